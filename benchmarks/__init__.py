@@ -1,0 +1,1 @@
+"""Sweeps over tasks, and speed side by side with peers. Run from a checkout."""

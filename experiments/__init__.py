@@ -1,0 +1,1 @@
+"""Experiments: one file, one question. Run from a checkout."""
