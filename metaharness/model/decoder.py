@@ -1,0 +1,283 @@
+"""Decoder of the Llama family: one block, scanned over stacked layers.
+
+Pre-norm transformer with RMS norms, rotary positions (half-rotation layout), grouped
+query attention and SwiGLU (Touvron et al. 2023, arXiv:2302.13971), optionally with
+biases on q, k, v (Qwen2) or RMS norms on q and k (Qwen3). Layers are stacked and
+scanned, so compile time does not grow with depth.
+"""
+
+import jax
+import jax.numpy as jnp
+from einops import rearrange
+from flax import nnx
+
+from metaharness.model.attention import Context, attend
+from metaharness.model.config import DecoderConfig
+
+
+class Layers(nnx.Module):
+    """Parameters of every block, stacked over a leading layer axis."""
+
+    def __init__(self, arrays: dict[str, jax.Array]) -> None:
+        for name, array in arrays.items():
+            setattr(self, name, nnx.Param(array))
+
+    def arrays(self) -> dict[str, jax.Array]:
+        """Name -> array ``[layer, ...]``."""
+        return {
+            name: param[...]
+            for name, param in vars(self).items()
+            if isinstance(param, nnx.Param)
+        }
+
+
+class Decoder(nnx.Module):
+    """Weights of a decoder; the functions of this file run it.
+
+    embedding: ``[vocab, hidden]``; final_norm: ``[hidden]``; lm_head: ``[hidden,
+    vocab]`` or None when tied. Layer arrays map in to out: ``q_proj [layer, hidden,
+    heads * head_dim]`` and so on (``layer_shapes`` lists them).
+    """
+
+    def __init__(self, config: DecoderConfig, arrays: dict[str, jax.Array]) -> None:
+        """Take ``arrays`` keyed by ``decoder_shapes(config)``; see ``from_arrays``."""
+        self.config = config
+        self.embedding = nnx.Param(arrays["embed"])
+        self.final_norm = nnx.Param(arrays["final_norm"])
+        head = arrays.get("lm_head")
+        self.lm_head = None if head is None else nnx.Param(head)
+        self.layers = Layers(
+            {
+                name.removeprefix("layers."): array
+                for name, array in arrays.items()
+                if name.startswith("layers.")
+            }
+        )
+
+    @classmethod
+    def from_arrays(
+        cls, config: DecoderConfig, arrays: dict[str, jax.Array]
+    ) -> "Decoder":
+        """Build from arrays named and shaped as ``decoder_shapes(config)``."""
+        expected = decoder_shapes(config)
+        if set(arrays) != set(expected):
+            raise ValueError(
+                f"decoder arrays: missing {sorted(set(expected) - set(arrays))}, "
+                f"unexpected {sorted(set(arrays) - set(expected))}"
+            )
+        for name, shape in expected.items():
+            if arrays[name].shape != shape:
+                raise ValueError(
+                    f"decoder array {name}: expected shape {shape}, "
+                    f"got {arrays[name].shape}"
+                )
+        return cls(config, arrays)
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Type of the weights and of the matrix products."""
+        return self.embedding[...].dtype
+
+
+def decoder_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of every array of a decoder."""
+    c = config
+    q_width, kv_width = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+    layer: dict[str, tuple[int, ...]] = {
+        "input_norm": (c.hidden_size,),
+        "q_proj": (c.hidden_size, q_width),
+        "k_proj": (c.hidden_size, kv_width),
+        "v_proj": (c.hidden_size, kv_width),
+        "o_proj": (q_width, c.hidden_size),
+        "post_norm": (c.hidden_size,),
+        "gate_proj": (c.hidden_size, c.intermediate_size),
+        "up_proj": (c.hidden_size, c.intermediate_size),
+        "down_proj": (c.intermediate_size, c.hidden_size),
+    }
+    if c.qkv_bias:
+        layer |= {"q_bias": (q_width,), "k_bias": (kv_width,), "v_bias": (kv_width,)}
+    if c.qk_norm:
+        layer |= {"q_norm": (c.head_dim,), "k_norm": (c.head_dim,)}
+    shapes = {f"layers.{name}": (c.num_layers, *shape) for name, shape in layer.items()}
+    shapes |= {
+        "embed": (c.vocab_size, c.hidden_size),
+        "final_norm": (c.hidden_size,),
+    }
+    if not c.tie_embeddings:
+        shapes["lm_head"] = (c.hidden_size, c.vocab_size)
+    return shapes
+
+
+def random_decoder(
+    key: jax.Array, config: DecoderConfig, dtype: jnp.dtype = jnp.float32
+) -> Decoder:
+    """Random weights (norms 1, the rest normal), for tests and timing."""
+    shapes = decoder_shapes(config)
+    keys = jax.random.split(key, len(shapes))
+    arrays = {}
+    for part, (name, shape) in zip(keys, sorted(shapes.items()), strict=True):
+        if name.endswith("norm"):
+            arrays[name] = jnp.ones(shape, dtype)
+        else:
+            fan_in = shape[-1] if name == "embed" else shape[-2]
+            draw = jax.random.normal(part, shape, jnp.float32)
+            arrays[name] = (draw * fan_in**-0.5).astype(dtype)
+    return Decoder.from_arrays(config, arrays)
+
+
+class Cache(Context):
+    """Own keys and values: ``[layer, group, row, slot, kv_head, head_dim]`` each."""
+
+
+def empty_cache(decoder: Decoder, groups: int, rows: int, slots: int) -> Cache:
+    """A cache of zeros with ``slots`` places a row."""
+    c = decoder.config
+    shape = (c.num_layers, groups, rows, slots, c.num_kv_heads, c.head_dim)
+    zeros = jnp.zeros(shape, decoder.dtype)
+    return Cache(zeros, zeros)
+
+
+def run_decoder(
+    decoder: Decoder,
+    tokens: jax.Array,
+    positions: jax.Array,
+    mask: jax.Array,
+    context: Context | None = None,
+    weights: jax.Array | None = None,
+    *,
+    cache: Cache | None = None,
+    slot: jax.Array | int = 0,
+    implementation: str = "xla",
+) -> tuple[jax.Array, Cache]:
+    """Hidden states of ``tokens`` after the final norm, and the rows' keys and values.
+
+    Args:
+        decoder: weights.
+        tokens: int32 ``[group, row, time]``.
+        positions: int32 ``[group, row, time]``, rotary positions.
+        mask: bool ``[group, row, time, key]``, True where a token may attend to one of
+            its row's own keys (``key`` = time, or the cache's slots).
+        context: ``[layer, group, context, kv_head, head_dim]`` keys and values that
+            every row of the group attends to.
+        weights: float32 ``[group, row, context]``, multiplicative, >= 0.
+        cache: earlier keys and values of the same rows; the new ones are written from
+            ``slot`` on, the rest is attended to as ``mask`` says.
+        slot: first slot written, the same for all rows.
+        implementation: see ``attend``.
+
+    Returns:
+        hidden ``[group, row, time, hidden]`` and the rows' own keys and values (the
+        updated cache, or ``[layer, group, row, time, kv_head, head_dim]``).
+    """
+    c = decoder.config
+    hidden = decoder.embedding[...][tokens]
+    angles = _rotary_angles(positions, c)
+    layers = decoder.layers.arrays()
+
+    def block(hidden, layer, shared, store):
+        x = _rms_norm(hidden, layer["input_norm"], c.rms_eps)
+        query, keys, values = _project_qkv(x, layer, c, angles)
+        keys, values = store(keys, values)
+        x = attend(
+            query, keys, values, mask, shared, weights, implementation=implementation
+        )
+        hidden = hidden + rearrange(x, "g r t h d -> g r t (h d)") @ layer["o_proj"]
+        x = _rms_norm(hidden, layer["post_norm"], c.rms_eps)
+        gate = jax.nn.silu(x @ layer["gate_proj"])
+        hidden = hidden + (gate * (x @ layer["up_proj"])) @ layer["down_proj"]
+        return hidden, (keys, values)
+
+    if cache is None:
+
+        def step(hidden, xs):
+            layer, shared = xs
+            return block(hidden, layer, shared, lambda k, v: (k, v))
+
+        hidden, own = jax.lax.scan(step, hidden, (layers, context))
+    else:
+
+        def cached_step(carry, xs):
+            hidden, *caches = carry
+            layer, shared, index = xs
+            updated = []
+
+            def store(*fresh):
+                for held, new in zip(caches, fresh, strict=True):
+                    start = (index, 0, 0, slot, 0, 0)
+                    updated.append(jax.lax.dynamic_update_slice(held, new[None], start))
+                return tuple(
+                    jax.lax.dynamic_index_in_dim(held, index, keepdims=False)
+                    for held in updated
+                )
+
+            hidden, _ = block(hidden, layer, shared, store)
+            return (hidden, *updated), None
+
+        index = jnp.arange(c.num_layers)
+        (hidden, *own), _ = jax.lax.scan(
+            cached_step, (hidden, *cache), (layers, context, index)
+        )
+    return _rms_norm(hidden, decoder.final_norm[...], c.rms_eps), Cache(*own)
+
+
+def vocabulary_logits(decoder: Decoder, hidden: jax.Array) -> jax.Array:
+    """Next-token logits float32 ``[..., vocab]`` of states ``[..., hidden]``."""
+    if decoder.lm_head is None:
+        weight, pattern = decoder.embedding[...], "...h,vh->...v"
+    else:
+        weight, pattern = decoder.lm_head[...], "...h,hv->...v"
+    wide = jnp.promote_types(hidden.dtype, jnp.float32)
+    return jnp.einsum(pattern, hidden, weight, preferred_element_type=wide)
+
+
+def decoder_logits(
+    decoder: Decoder, tokens: jax.Array, *, implementation: str = "xla"
+) -> jax.Array:
+    """Plain causal forward pass: int32 ``[row, time]`` -> ``[row, time, vocab]``."""
+    rows, times = tokens.shape
+    positions = jnp.broadcast_to(jnp.arange(times), (1, rows, times))
+    mask = jnp.broadcast_to(
+        jnp.tril(jnp.ones((times, times), bool)), (1, rows, times, times)
+    )
+    hidden, _ = run_decoder(
+        decoder, tokens[None], positions, mask, implementation=implementation
+    )
+    return vocabulary_logits(decoder, hidden[0])
+
+
+def _project_qkv(x, layer, config, angles):
+    def project(name: str, heads: int) -> jax.Array:
+        out = x @ layer[f"{name}_proj"]
+        if f"{name}_bias" in layer:
+            out = out + layer[f"{name}_bias"]
+        out = rearrange(out, "g r t (h d) -> g r t h d", h=heads)
+        if f"{name}_norm" in layer:
+            out = _rms_norm(out, layer[f"{name}_norm"], config.rms_eps)
+        return out
+
+    query = _rotate(project("q", config.num_heads), angles)
+    keys = _rotate(project("k", config.num_kv_heads), angles)
+    return query, keys, project("v", config.num_kv_heads)
+
+
+def _rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
+    """Root mean square norm, in at least float32 (Zhang & Sennrich 2019)."""
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    wide = wide * jax.lax.rsqrt(jnp.mean(wide**2, axis=-1, keepdims=True) + eps)
+    return scale * wide.astype(x.dtype)
+
+
+def _rotary_angles(positions: jax.Array, config: DecoderConfig) -> jax.Array:
+    """Angles float32 ``[..., head_dim / 2]`` (Su et al. 2021, eq. 15)."""
+    exponent = jnp.arange(0, config.head_dim, 2, dtype=jnp.float32) / config.head_dim
+    frequency = config.rope_theta**-exponent
+    return positions[..., None].astype(jnp.float32) * frequency
+
+
+def _rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
+    """Rotate pairs (i, i + head_dim / 2) of ``[..., head, head_dim]``."""
+    cos, sin = jnp.cos(angles)[..., None, :], jnp.sin(angles)[..., None, :]
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    first, second = jnp.split(wide, 2, axis=-1)
+    rotated = [first * cos - second * sin, second * cos + first * sin]
+    return jnp.concatenate(rotated, axis=-1).astype(x.dtype)
