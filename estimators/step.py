@@ -1,0 +1,305 @@
+"""From an estimator and an objective to gradients in the logits and in theta.
+
+    draw = ask(estimator, key, logits, state)
+    evaluated = evaluate(estimator, objective)(draw, theta, batch)  # or a host's losses
+    told = tell(estimator, logits, draw, losses, state, slope, weights_grad)
+
+``value_and_grad`` is the three in a row. Item batches may be split: ``evaluate`` is a
+mean over items, so its results for equal parts average; ``tell`` then runs once.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from estimators.interface import PATH, PROBE_SLOPE, Draw, Estimator, Spec, loss_of
+from estimators.rows import at_least_float32
+
+
+class Evaluated(NamedTuple):
+    """Losses of a draw, and what flows back through the model.
+
+    Attributes:
+      losses: float `[rows]`, or loss name -> `[rows]`.
+      weights_grad: gradient of sum(coef * losses) in ``draw.weights`` where the
+        estimator has a path, else None; joint: slot -> those, each from the loss that
+        the slot names.
+      theta_grad: gradient of sum(coef * losses) in theta, or None without theta.
+    """
+
+    losses: Any
+    weights_grad: Any
+    theta_grad: Any
+
+
+class Told(NamedTuple):
+    """Attributes: value, scalar or loss name -> scalar, the averaged loss; logits_grad,
+    as the logits; state, after the step; metrics."""
+
+    value: Any
+    logits_grad: Any
+    state: Any
+    metrics: dict[str, Any]
+
+
+class Step(NamedTuple):
+    """One step. Attributes: as ``Evaluated`` and ``Told``, and the draw that was
+    evaluated."""
+
+    value: Any
+    logits_grad: Any
+    theta_grad: Any
+    state: Any
+    metrics: dict[str, Any]
+    draw: Draw
+    losses: Any
+
+
+def ask(
+    estimator: Estimator, key: jax.Array, logits: Any, state: Any, mask: Any = None
+) -> Draw:
+    """The rows to evaluate: ``estimator.draw`` without a gradient, ready for a host."""
+    return jax.lax.stop_gradient(estimator.draw(key, logits, state, mask))
+
+
+def evaluate(
+    estimator: Estimator,
+    objective: Callable[..., Any],
+    *,
+    theta_learns_from: str = "likelihood",
+) -> Callable[..., Evaluated]:
+    """Returns ``run(draw, theta, *args) -> Evaluated``.
+
+    The objective is differentiated only where needed: in the weights if a slot has a
+    path, in theta if theta is not None. Values-only estimators thus take any jittable
+    objective.
+
+    Args:
+      estimator: single or joint.
+      objective: (draw, theta, *args) -> losses `[rows]`, or loss name -> `[rows]`.
+      theta_learns_from: the loss whose gradient theta gets, where losses are named.
+    """
+    spec = estimator.spec
+
+    def run(draw: Draw, theta: Any, *args: Any) -> Evaluated:
+        with_path = _with_path(spec, draw.weights)
+
+        def losses_of(weights: Any, theta: Any) -> Any:
+            if spec.parts is None:
+                weights = draw.weights if weights is None else weights
+            else:
+                weights = {
+                    slot: draw.weights[slot] if own is None else own
+                    for slot, own in weights.items()
+                }
+            losses = objective(draw._replace(weights=weights), theta, *args)
+            return jax.tree.map(at_least_float32, losses)
+
+        coef = jax.lax.stop_gradient(draw.coef)
+        if theta is None and not jax.tree.leaves(with_path):
+            losses = losses_of(with_path, None)
+            _check_losses(losses, coef)
+            return Evaluated(losses, with_path, None)
+        losses, pull = jax.vjp(losses_of, with_path, theta)
+        _check_losses(losses, coef)
+        if not isinstance(losses, Mapping):
+            return Evaluated(losses, *pull(coef.astype(losses.dtype)))
+        named = _names(spec, path_only=True)
+        names = set(named.values())
+        if theta is not None:
+            names.add(theta_learns_from)
+        pulled = {}
+        for name in sorted(names):
+            loss_of(losses, name)
+            pulled[name] = pull(
+                {
+                    other: (coef if other == name else jnp.zeros_like(coef)).astype(
+                        losses[other].dtype
+                    )
+                    for other in losses
+                }
+            )
+        if spec.parts is None:
+            weights_grad = pulled[spec.learns_from][0] if named else None
+        else:
+            weights_grad = {
+                slot: pulled[named[slot]][0][slot] if slot in named else None
+                for slot in spec.parts
+            }
+        theta_grad = None if theta is None else pulled[theta_learns_from][1]
+        return Evaluated(losses, weights_grad, theta_grad)
+
+    return run
+
+
+def tell(
+    estimator: Estimator,
+    logits: Any,
+    draw: Draw,
+    losses: Any,
+    state: Any,
+    slope: Any = None,
+    weights_grad: Any = None,
+) -> Told:
+    """Gradients in the logits from the losses of a draw.
+
+    Args:
+      estimator: that made the draw.
+      logits: at which the draw was made.
+      draw: from ``ask``.
+      losses: float `[rows]`, or loss name -> `[rows]`.
+      state: from which the draw was made.
+      slope: gradient of the relaxed objective at ``draw.probe``, of its structure, or
+        None.
+      weights_grad: from ``evaluate``; needed by slots with a path.
+
+    Raises:
+      ValueError: an estimator with a path got no ``weights_grad``, or losses of a wrong
+        shape.
+    """
+    spec = estimator.spec
+    logits = jax.tree.map(at_least_float32, logits)
+    losses = jax.tree.map(at_least_float32, losses)
+    losses, slope, weights_grad = jax.lax.stop_gradient((losses, slope, weights_grad))
+    _check_losses(losses, draw.coef)
+    if PATH in spec.needs and not jax.tree.leaves(weights_grad):
+        raise ValueError(
+            f"estimator {spec.name} learns through its weights but got no "
+            "weights_grad; pass that of evaluate()."
+        )
+
+    def own_terms(logits: Any) -> tuple[jax.Array, tuple[Any, dict]]:
+        fresh = estimator.rebuild(logits, draw, state)
+        credit = estimator.credit(logits, fresh, losses, slope, state)
+        total = credit.surrogate
+        for grad, weights in _pairs(spec, weights_grad, fresh.weights):
+            total += jnp.sum(grad * weights)
+        return total, (credit.state, credit.metrics)
+
+    def averaged(logits: Any, loss: jax.Array) -> jax.Array:
+        coef = estimator.rebuild(logits, draw, state).coef
+        return _average(coef, loss)
+
+    grads, (new_state, metrics) = jax.grad(own_terms, has_aux=True)(logits)
+    named = _names(spec, path_only=False)
+    if isinstance(losses, Mapping):
+        value = {name: _average(draw.coef, loss) for name, loss in losses.items()}
+    else:
+        value = _average(draw.coef, losses)
+    if spec.parts is None or not isinstance(losses, Mapping):
+        loss = loss_of(losses, spec.learns_from)
+        extra = jax.grad(averaged)(logits, loss)
+    else:
+        by_name = {
+            name: jax.grad(averaged)(logits, loss_of(losses, name))
+            for name in sorted(set(named.values()))
+        }
+        extra = {slot: by_name[named[slot]][slot] for slot in logits}
+    return Told(value, jax.tree.map(jnp.add, grads, extra), new_state, metrics)
+
+
+def value_and_grad(
+    estimator: Estimator,
+    objective: Callable[..., Any],
+    slope: Callable[..., Any] | None = None,
+    *,
+    theta_learns_from: str = "likelihood",
+) -> Callable[..., Step]:
+    """Returns ``run(key, logits, state, theta=None, *args, mask=None) -> Step``.
+
+    Args:
+      estimator: single, joint, or over tasks.
+      objective: (draw, theta, *args) -> losses `[rows]`, or loss name -> `[rows]`; in
+        jit.
+      slope: (probe, theta, *args) -> gradient of the relaxed objective at the probe, of
+        its structure; an evaluation of its own, without a gradient. Needed when the
+        estimator's spec says so.
+      theta_learns_from: the loss whose gradient theta gets, where losses are named.
+
+    Raises:
+      ValueError: the spec wants a slope and none is given.
+    """
+    wants_slope = PROBE_SLOPE in estimator.spec.needs
+    if wants_slope and slope is None:
+        raise ValueError(
+            f"estimator {estimator.spec.name} reads a slope at its probe; give a slope "
+            "function, or build it with use_slope=False."
+        )
+    evaluated = evaluate(estimator, objective, theta_learns_from=theta_learns_from)
+
+    def run(
+        key: jax.Array,
+        logits: Any,
+        state: Any,
+        theta: Any = None,
+        *args: Any,
+        mask: Any = None,
+    ) -> Step:
+        draw = ask(estimator, key, logits, state, mask)
+        losses, weights_grad, theta_grad = evaluated(draw, theta, *args)
+        found = slope(draw.probe, theta, *args) if wants_slope else None
+        told = tell(estimator, logits, draw, losses, state, found, weights_grad)
+        return Step(
+            told.value,
+            told.logits_grad,
+            theta_grad,
+            told.state,
+            told.metrics,
+            draw,
+            losses,
+        )
+
+    return run
+
+
+def _average(coef: jax.Array, loss: jax.Array) -> jax.Array:
+    """sum(coef * loss), with digits kept in the gradient: coefficients sum to 1, so a
+    constant taken from the losses changes no gradient. Rows of coefficient 0 add
+    nothing."""
+    loss = jnp.where(jax.lax.stop_gradient(coef) > 0, loss, 0.0)
+    centre = jax.lax.stop_gradient(jnp.sum(coef * loss))
+    centred = jnp.where(jax.lax.stop_gradient(coef) > 0, loss - centre, 0.0)
+    return jnp.sum(coef * centred) + centre
+
+
+def _check_losses(losses: Any, coef: jax.Array) -> None:
+    named = losses if isinstance(losses, Mapping) else {"losses": losses}
+    for name, loss in named.items():
+        if loss.shape != coef.shape:
+            raise ValueError(
+                f"{name}: shape {list(loss.shape)} for {list(coef.shape)} rows; "
+                "return one mean loss per row."
+            )
+
+
+def _names(spec: Spec, *, path_only: bool) -> dict[str, str]:
+    """Slot -> loss name; a single estimator is the slot ''."""
+    parts = {"": spec} if spec.parts is None else spec.parts
+    return {
+        slot: part.learns_from
+        for slot, part in parts.items()
+        if PATH in part.needs or not path_only
+    }
+
+
+def _with_path(spec: Spec, weights: Any) -> Any:
+    """The weights that carry a path, None elsewhere."""
+    if spec.parts is None:
+        return weights if PATH in spec.needs else None
+    return {
+        slot: weights[slot] if PATH in part.needs else None
+        for slot, part in spec.parts.items()
+    }
+
+
+def _pairs(spec: Spec, weights_grad: Any, weights: Any) -> list[tuple[Any, Any]]:
+    if spec.parts is None:
+        return [] if weights_grad is None else [(weights_grad, weights)]
+    grads = weights_grad or {}
+    return [
+        (grads[slot], weights[slot])
+        for slot in spec.parts
+        if grads.get(slot) is not None
+    ]

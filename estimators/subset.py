@@ -1,0 +1,112 @@
+"""k of N, order ignored: the conditional Bernoulli law."""
+
+import distrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from estimators.masking import EXCLUDED, masked_logits
+from estimators.outcomes import combinations
+from estimators.symmetric import log_table, log_without_each
+
+
+class Subset(distrax.Distribution):
+    """k of N, ``p(S) = exp(sum of logits in S) / e_k(exp(logits))`` over the allowed.
+
+    N independent Bernoulli draws with odds exp(logits), conditioned on exactly k
+    successes (Chen, Dempster & Liu 1994); Ahmed et al. 2023 (SIMPLE) use the same law.
+    It is *not* the law of the Gumbel top-k of the logits, which is ``Ranking``.
+
+    Args:
+      logits: real `[..., pool]`; computed in at least float32.
+      k: how many are taken.
+      mask: bool `[..., pool]`, True means allowed; None allows all.
+
+    Raises:
+      ValueError: shapes disagree, or k is above the number of allowed candidates.
+    """
+
+    def __init__(self, logits: jax.Array, k: int, mask: jax.Array | None = None):
+        super().__init__()
+        self._logits, self._mask = masked_logits(logits, mask, take=k, name="Subset")
+        self._k = k
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        return (self._k,)
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        return self._logits.shape[:-1]
+
+    def _sample_n(self, key: jax.Array, n: int) -> jax.Array:
+        """Walk the pool from the last candidate, taking each with its exact
+        probability.
+
+        Candidate i, with j still to take, is taken with probability
+        ``exp(logit_i) e_{j-1}(before i) / e_j(up to i)``. Rows are in ascending order.
+        """
+        table = log_table(self._logits, self._k)  # [pool + 1, ..., k + 1]
+        shape = (self._logits.shape[-1], n, *self.batch_shape)
+        noise = jax.random.uniform(key, shape, self._logits.dtype)
+
+        def visit(left: jax.Array, row: tuple) -> tuple[jax.Array, jax.Array]:
+            logit, before, upto, u = row
+
+            def at(entries: jax.Array, degree: jax.Array) -> jax.Array:
+                entries = jnp.broadcast_to(entries, (*left.shape, self._k + 1))
+                return jnp.take_along_axis(entries, degree[..., None], axis=-1)[..., 0]
+
+            logp = logit + at(before, jnp.maximum(left - 1, 0)) - at(upto, left)
+            take = (left > 0) & (u < jnp.exp(jnp.minimum(logp, 0.0)))
+            return left - take, take
+
+        rows = (jnp.moveaxis(self._logits, -1, 0), table[:-1], table[1:], noise)
+        start = jnp.full((n, *self.batch_shape), self._k, jnp.int32)
+        _, taken = jax.lax.scan(visit, start, rows, reverse=True)
+        order = jnp.argsort(~jnp.moveaxis(taken, 0, -1), axis=-1, stable=True)
+        return order[..., : self._k].astype(jnp.int32)
+
+    def log_prob(self, value: jax.Array) -> jax.Array:
+        """Log-probability `[...]` of int `[..., k]` in any order.
+
+        About -1e30 where a candidate is excluded or taken twice.
+        """
+        log_z = log_table(self._logits, self._k)[-1, ..., self._k]
+        shape = (*value.shape[:-1], self._logits.shape[-1])
+        picked = jnp.take_along_axis(
+            jnp.broadcast_to(self._logits, shape), value, axis=-1
+        )
+        ordered = jnp.sort(value, axis=-1)
+        twice = jnp.any(ordered[..., 1:] == ordered[..., :-1], axis=-1)
+        return jnp.where(twice, EXCLUDED, jnp.sum(picked, axis=-1) - log_z)
+
+    def entropy(self) -> jax.Array:
+        """Shannon entropy in nats, `[...]`: log Z - logits . marginals."""
+        log_z, without = log_without_each(self._logits, self._k)
+        marginals = jnp.exp(self._logits + without - log_z[..., None])
+        logits = jnp.where(self._mask, self._logits, 0.0)
+        return log_z - jnp.sum(logits * marginals, axis=-1)
+
+    def mode(self) -> jax.Array:
+        """The likeliest subset in ascending id, int32 `[..., k]`; low ids among
+        equals."""
+        _, index = jax.lax.top_k(self._logits, self._k)
+        return jnp.sort(index, axis=-1).astype(jnp.int32)
+
+    def marginals(self) -> jax.Array:
+        """Inclusion probabilities `[..., pool]`, sum k; Jacobian = covariance of the
+        k-hot.
+
+        ``mu_i = exp(logit_i) e_{k-1}(without i) / e_k``.
+        """
+        log_z, without = log_without_each(self._logits, self._k)
+        return jnp.exp(self._logits + without - log_z[..., None])
+
+    def enumerate(self) -> np.ndarray:
+        """Every subset of the pool, excluded candidates too: int32 `[C(n, k), k]`.
+
+        Raises:
+          ValueError: more outcomes than ``outcomes.LIMIT``.
+        """
+        return combinations(self._logits.shape[-1], self._k)
