@@ -1,0 +1,149 @@
+"""The report page of a run: one HTML file that needs nothing else.
+
+`write` puts two files into the run directory: report.json, the numbers, and
+report.html, the page made from them. The template does layout only; sentences come
+from `words`, numbers from `formats`, charts from `charts`.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from metaharness.runlog import charts, formats, jsonfile, table, words
+from metaharness.runlog.report_data import (
+    OVERALL,
+    Report,
+    ScoreRow,
+    SlotReport,
+    from_json,
+    scores_by_task,
+)
+from metaharness.runlog.rundir import RunDirectory
+
+_DATA = "report.json"
+_NUM_CANDIDATES_SHOWN = 8
+
+
+def write(report: Report, run: RunDirectory) -> Path:
+    """Writes report.json and report.html; returns the page's path."""
+    run.write_json(_DATA, report)
+    jsonfile.write_text(run.report_file, render(report))
+    return run.report_file
+
+
+def load(path: str | os.PathLike) -> Report:
+    """The report of a run directory, from its report.json.
+
+    Raises:
+      RunError: there is none, or another version wrote it.
+    """
+    return from_json(jsonfile.read_json(Path(path) / _DATA))
+
+
+def render(report: Report) -> str:
+    """The page as HTML text; parts that the report leaves out are not on it."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("metaharness.runlog", package_path="."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "number": formats.number,
+        "bounds": formats.bounds,
+        "percent": formats.percent,
+        "percent_bounds": formats.percent_bounds,
+        "probability": formats.probability,
+        "duration": formats.duration,
+        "kind": words.kind_label,
+        "phase": words.phase_label,
+        "method": table.method_label,
+        "loss": table.loss_text,
+        "task": lambda task: "All tasks" if task == OVERALL else task,
+    }
+    return environment.get_template("report.html.j2").render(
+        report=report,
+        headline=words.headline(report),
+        score_groups=_score_groups(report),
+        trust=[(row, words.trust_verdict(row)) for row in report.trust],
+        curves=[_curve(report, place) for place in range(len(report.curves))],
+        slots=[_slot(slot, place) for place, slot in enumerate(report.slots)],
+        config=list(_flat(report.config)),
+        provenance=list(_flat(report.provenance)),
+    )
+
+
+def _score_groups(report: Report) -> list[dict[str, Any]]:
+    """One group a task: its rows, and its chart where random harnesses were scored."""
+    return [
+        {"task": task, "rows": rows, "chart": _chart(rows, place)}
+        for place, (task, rows) in enumerate(scores_by_task(report.scores).items())
+    ]
+
+
+def _chart(rows: list[ScoreRow], place: int) -> Markup | None:
+    methods = {row.method for row in rows}
+    if "random" not in methods or len(methods) == 1:
+        return None
+    return charts.differences_chart(rows, name=f"scores{place}")
+
+
+def _curve(report: Report, place: int) -> dict[str, Any]:
+    curve = report.curves[place]
+    return {
+        "curve": curve,
+        "chart": charts.curve_chart(curve, name=f"curve{place}"),
+        "legend": [
+            (charts.series_colour(index), series.name)
+            for index, series in enumerate(curve.series)
+        ],
+    }
+
+
+def _slot(slot: SlotReport, place: int) -> dict[str, Any]:
+    """Chart, legend and candidates by falling chance; the chosen are always shown."""
+    last = slot.probabilities[-1]
+    kinds = [candidate.kind for candidate in slot.candidates]
+    order = sorted(range(len(last)), key=lambda index: -last[index])
+    top = order[: max(_NUM_CANDIDATES_SHOWN, slot.k)]
+    rows = [
+        {
+            "candidate": slot.candidates[index],
+            "chance": last[index],
+            "place": slot.chosen.index(index) + 1 if index in slot.chosen else None,
+            "colour": charts.kind_colour(kinds[index], kinds),
+            "shown": index in top or index in slot.chosen,
+        }
+        for index in order
+    ]
+    return {
+        "slot": slot,
+        "summary": words.slot_summary(slot),
+        "chart": charts.slot_chart(slot, name=f"slot{place}"),
+        "legend": [
+            (charts.kind_colour(kind, kinds), words.kind_label(kind))
+            for kind in dict.fromkeys(kinds)
+            if kind
+        ],
+        "has_kinds": any(kinds),
+        "shown": [row for row in rows if row["shown"]],
+        "hidden": [row for row in rows if not row["shown"]],
+    }
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Leaves of nested dicts and lists of dicts, with dotted names."""
+    value = jsonfile.json_safe(value)
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from _flat(item, f"{path}.{key}" if path else key)
+    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        for index, item in enumerate(value):
+            yield from _flat(item, f"{path}[{index}]")
+    elif path:
+        yield path, value if isinstance(value, str) else jsonfile.dumps(value)

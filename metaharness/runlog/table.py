@@ -1,0 +1,92 @@
+"""The score table for the terminal; the page shows the same rows."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from metaharness.runlog import formats
+from metaharness.runlog.report_data import METHODS, OVERALL, ScoreRow, scores_by_task
+from metaharness.stats import Interval
+
+_COLUMNS = (
+    "",
+    "loss",
+    "against random",
+    "per\ntoken",
+    "exact\nmatch",
+    "prompt\ntokens",
+    "seconds",
+)
+
+
+def score_table(rows: Sequence[ScoreRow]) -> Table:
+    """Rows by task; about 90 characters wide. Columns that no row fills are left out.
+
+    Losses in nats per gold answer, with the deviation over harnesses where there are
+    several; the range is the 95% interval of the paired difference to random ones.
+    """
+    by_task = scores_by_task(rows)
+    cells = {task: [_cells(row) for row in group] for task, group in by_task.items()}
+    shown = [
+        place
+        for place in range(len(_COLUMNS))
+        if any(c[place] != formats.UNKNOWN for group in cells.values() for c in group)
+    ]
+    table = Table(
+        caption="loss in nats per gold answer on unseen items; lower is better",
+        caption_justify="left",
+        box=box.SIMPLE,
+    )
+    for place in shown:
+        table.add_column(
+            _COLUMNS[place],
+            justify="right" if place else "left",
+            vertical="bottom",
+            no_wrap=place > 0,
+        )
+    for task, group in by_task.items():
+        label = "all tasks" if task == OVERALL else task
+        table.add_row(Text(f"{label} ({group[0].num_items} items)", style="italic"))
+        for row, texts in zip(group, cells[task], strict=True):
+            style = "bold" if row.method == "mode" else ""
+            table.add_row(*(Text(texts[place], style=style) for place in shown))
+        table.add_section()
+    return table
+
+
+def method_label(row: ScoreRow) -> str:
+    """The method in words, with the number of harnesses behind the row."""
+    label = METHODS.get(row.method, row.method)
+    if row.method == "best_random":
+        return f"{label} of {row.num_harnesses}"
+    if row.num_harnesses > 1:
+        return f"{label}, mean of {row.num_harnesses}"
+    return label
+
+
+def loss_text(row: ScoreRow) -> str:
+    """Mean loss, with the deviation over harnesses where there are several."""
+    text = formats.number(row.loss.mean)
+    return f"{text} ± {formats.number(row.spread)}" if row.spread else text
+
+
+def _cells(row: ScoreRow) -> list[str]:
+    return [
+        method_label(row),
+        loss_text(row),
+        _difference(row.difference),
+        formats.number(row.loss_per_token.mean if row.loss_per_token else None, 3),
+        formats.percent(row.exact_match.mean if row.exact_match else None),
+        formats.number(row.prompt_tokens, 0),
+        formats.number(row.seconds, 1),
+    ]
+
+
+def _difference(change: Interval | None) -> str:
+    if change is None:
+        return formats.UNKNOWN
+    mean = formats.number(change.mean, sign=True)
+    interval = formats.bounds(change, sign=True)
+    return f"{mean} ({interval})" if interval else mean

@@ -1,0 +1,44 @@
+"""The terminal's table: same rows as the page, within a terminal's width."""
+
+import io
+
+from rich.console import Console
+from sample_report import sample_report
+
+from metaharness.runlog.report_data import ScoreRow
+from metaharness.runlog.table import score_table
+from metaharness.stats import Interval
+
+
+def text(rows, width=100):
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(score_table(rows))
+    return console.file.getvalue()
+
+
+def test_every_row_is_there_with_its_interval():
+    rows = sample_report().scores
+    shown = text(rows)
+    for row in rows:
+        assert f"{row.loss.mean:.2f}" in shown
+    assert "Best random of 14" in shown
+    assert shown.index("all tasks (144 items)") < shown.index("gsm8k (48 items)")
+    line = next(line for line in shown.splitlines() if "Learned, mode" in line)
+    assert line.count("−") == 3  # a mean and two bounds, not wrapped
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+def test_columns_that_nothing_fills_are_left_out():
+    row = ScoreRow(method="mine", task="t", num_items=1, loss=Interval(2.5, 2, 3))
+    shown = text([row])
+    assert "mine" in shown and "2.50" in shown
+    assert "match" not in shown and "random" not in shown
+
+
+def test_no_rows_make_an_empty_table():
+    assert text([]).strip() == ""
+
+
+def test_markup_in_names_is_shown_as_text():
+    row = ScoreRow(method="[red]", task="[b]", num_items=1, loss=Interval(2.5, 2, 3))
+    assert "[red]" in text([row]) and "[b]" in text([row])
