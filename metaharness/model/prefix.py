@@ -65,6 +65,7 @@ def encode_prefix(
 def encode_pool(
     decoder: Decoder,
     head: jax.Array,
+    head_length: jax.Array,
     candidates: jax.Array,
     lengths: jax.Array,
     *,
@@ -73,16 +74,15 @@ def encode_pool(
     """Encode every candidate in parallel after a shared head.
 
     Args:
-        head: int32 ``[head]``, at least one token, no padding.
+        head: int32 ``[head]``, right-padded; head_length: int32 scalar, at least 1.
         candidates: int32 ``[candidate, time]``, right-padded; time is the longest.
         lengths: int32 ``[candidate]``.
     """
     num, longest = candidates.shape
-    length = head.shape[0]
     prefix = encode_prefix(
-        decoder, head[None], jnp.full((1,), length), implementation=implementation
+        decoder, head[None], head_length[None], implementation=implementation
     )
-    offset = length + longest - lengths
+    offset = head_length + longest - lengths
     positions = offset[:, None] + jnp.arange(longest)
     causal = jnp.tril(jnp.ones((longest, longest), bool))
     _, own = run_decoder(
@@ -91,33 +91,34 @@ def encode_pool(
         positions[None],
         jnp.broadcast_to(causal, (1, num, longest, longest)),
         prefix.context,
-        jnp.ones((1, num, length), jnp.float32),
+        jnp.broadcast_to(
+            prefix.valid.astype(jnp.float32), (1, num, prefix.valid.shape[-1])
+        ),
         implementation=implementation,
     )
     own = (rearrange(x, "l g n t k d -> l g (n t) k d") for x in own)
     keys, values = (
-        jnp.concatenate(pair, axis=2) for pair in zip(prefix.context, own, strict=True)
+        jnp.concatenate(pair, axis=2)
+        for pair in zip(prefix.context, own, strict=True)
     )
     owner = repeat(jnp.arange(num), "n -> n t", t=longest)
     owner = jnp.where(jnp.arange(longest) < lengths[:, None], owner, num + 1)
-    owner = jnp.concatenate([jnp.full((length,), num), owner.reshape(-1)])
-    return Pool(Context(keys, values), owner, jnp.asarray(length + longest))
+    head_owner = jnp.where(prefix.valid[0], num, num + 1)
+    owner = jnp.concatenate([head_owner, owner.reshape(-1)])
+    return Pool(Context(keys, values), owner, head_length + longest)
 
 
-def select_keys(pool: Pool, index: jax.Array) -> Pool:
+def select_keys(pool: Pool, index: jax.Array, num_candidates: int) -> Pool:
     """The pool with the keys at ``index`` alone; an index past the end is padding.
 
     ``index``: int32 ``[key]``. Used to drop padding and candidates that a task may not
     use, so that no query reads them.
     """
     size = pool.owner.shape[0]
-    padding = pool.owner.max() + 1
-    inside = index < size
-    at = jnp.where(inside, index, 0)
+    at = jnp.minimum(index, size - 1)
     context = Context(*(x[:, :, at] for x in pool.context))
-    return pool._replace(
-        context=context, owner=jnp.where(inside, pool.owner[at], padding)
-    )
+    owner = jnp.where(index < size, pool.owner[at], num_candidates + 1)
+    return pool._replace(context=context, owner=owner)
 
 
 def key_weights(pool: Pool, weights: jax.Array) -> jax.Array:
@@ -127,4 +128,4 @@ def key_weights(pool: Pool, weights: jax.Array) -> jax.Array:
     """
     ones = jnp.ones((*weights.shape[:-1], 1), weights.dtype)
     extended = jnp.concatenate([weights, ones, jnp.zeros_like(ones)], axis=-1)
-    return extended[..., jnp.minimum(pool.owner, weights.shape[-1] + 1)]
+    return extended[..., pool.owner]

@@ -1,0 +1,140 @@
+"""From texts to tokens: the pieces that a prompt is put together from.
+
+A prompt is ``head + shot + ... + shot + question`` and then the answer. Each piece is
+tokenised alone, so that a pool of candidates can be encoded piece by piece; that the
+pieces equal the tokens of the whole conversation is checked where a prompt is shown.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from components.exemplars import Exemplar
+from components.templates import Template
+from metaharness.errors import HarnessError
+from metaharness.model.tokenizer import Tokenizer
+
+_QUESTION, _ANSWER = "question text", "answer text"
+
+
+class Renderer:
+    """Tokens of heads, exemplars, questions and answers for one tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._head_text = lru_cache(maxsize=None)(self._find_head)
+
+    def head(self, template: Template) -> list[int]:
+        """Tokens before the first exemplar, at least one (it is the attention sink)."""
+        ids = self._tokenizer.encode(self._head_text(template.chat, template.system))
+        if template.chat and ids:
+            return ids
+        sink = self._tokenizer.bos_id
+        if sink is None:
+            sink = self._tokenizer.eos_ids[0]
+        return ids if ids[:1] == [sink] else [sink, *ids]
+
+    def shot(self, template: Template, exemplar: Exemplar) -> list[int]:
+        """Tokens of one exemplar: its question turn and its answer turn."""
+        return self._tokenizer.encode(self._shot_text(template, exemplar))
+
+    def question(self, template: Template, question: str) -> list[int]:
+        """Tokens of the final question turn, up to where the answer starts."""
+        return self._tokenizer.encode(self._question_text(template, question))
+
+    def answer(self, answer: str) -> list[int]:
+        """Tokens of a gold answer: the same under every template."""
+        ids = self._tokenizer.encode(answer)
+        if not ids:
+            raise HarnessError(
+                f"answer: expected text that gives tokens, got {answer!r}; "
+                "remove the item or fill the answer in"
+            )
+        return ids
+
+    def prompt(
+        self, template: Template, exemplars: Sequence[Exemplar], question: str
+    ) -> list[int]:
+        """Tokens of a whole prompt.
+
+        Raises HarnessError where the pieces differ from the conversation's own tokens
+        (a chat template whose turns depend on each other).
+        """
+        ids = self.head(template)
+        for exemplar in exemplars:
+            ids += self.shot(template, exemplar)
+        ids += self.question(template, question)
+        if template.chat:
+            whole = self._tokenizer.chat_ids(
+                self._messages(template, exemplars, question),
+                add_generation_prompt=True,
+            )
+            if whole != ids:
+                raise HarnessError(
+                    f"template {template.name!r}: expected a chat template whose turns "
+                    "do not depend on each other, got other tokens for the whole "
+                    "conversation; use a plain template (chat = false)"
+                )
+        return ids
+
+    def prompt_text(
+        self, template: Template, exemplars: Sequence[Exemplar], question: str
+    ) -> str:
+        """A whole prompt as a person reads it, special tokens included."""
+        shots = "".join(self._shot_text(template, e) for e in exemplars)
+        head = self._head_text(template.chat, template.system)
+        return head + shots + self._question_text(template, question)
+
+    def _find_head(self, chat: bool, system: str | None) -> str:
+        if not chat:
+            return f"{system}\n\n" if system else ""
+        turns = [
+            {"role": "user", "content": _QUESTION},
+            {"role": "assistant", "content": _ANSWER},
+        ]
+        start = _system_turns(system)
+        one = self._tokenizer.chat([*start, *turns], add_generation_prompt=False)
+        two = self._tokenizer.chat(
+            [*start, *turns, *turns], add_generation_prompt=False
+        )
+        pair = two[len(one) :]
+        if not two.startswith(one) or not one.endswith(pair):
+            raise HarnessError(
+                "chat template: expected turns that render the same at every place, "
+                "got a template that changes earlier turns; use plain templates "
+                "(chat = false) with this model"
+            )
+        return one[: len(one) - len(pair)]
+
+    def _shot_text(self, template: Template, exemplar: Exemplar) -> str:
+        shown = template.show(exemplar.question)
+        if not template.chat:
+            return f"{shown}{exemplar.answer}\n\n"
+        turns = [
+            *_system_turns(template.system),
+            {"role": "user", "content": shown},
+            {"role": "assistant", "content": exemplar.answer},
+        ]
+        text = self._tokenizer.chat(turns, add_generation_prompt=False)
+        return text.removeprefix(self._head_text(True, template.system))
+
+    def _question_text(self, template: Template, question: str) -> str:
+        if not template.chat:
+            return template.ask(question)
+        turns = self._messages(template, (), question)
+        text = self._tokenizer.chat(turns, add_generation_prompt=True)
+        return text.removeprefix(self._head_text(True, template.system))
+
+    @staticmethod
+    def _messages(
+        template: Template, exemplars: Sequence[Exemplar], question: str
+    ) -> list[dict[str, str]]:
+        messages = _system_turns(template.system)
+        for exemplar in exemplars:
+            shown = template.show(exemplar.question)
+            messages.append({"role": "user", "content": shown})
+            messages.append({"role": "assistant", "content": exemplar.answer})
+        return [*messages, {"role": "user", "content": template.ask(question)}]
+
+
+def _system_turns(system: str | None) -> list[dict[str, str]]:
+    return [] if system is None else [{"role": "system", "content": system}]

@@ -1,0 +1,133 @@
+"""Random search, the baseline that a learned harness has to beat at equal budget."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from metaharness import keys
+from metaharness.harness.packing import Packs
+from metaharness.harness.sequential import Batch, measure
+from metaharness.harness.slots import Choice
+from metaharness.harness.space import Space
+from metaharness.runlog.budget import BudgetCounter
+from metaharness.runlog.progress import Progress
+
+
+class Selected(NamedTuple):
+    """Random search of one task.
+
+    choices: harnesses tried, in the order drawn; losses: float64 ``[harness]``, nats an
+    item on the validation items; best: the choice with the smallest loss.
+    """
+
+    choices: list[Choice]
+    losses: np.ndarray
+    best: Choice
+
+
+def random_search(
+    space: Space,
+    *,
+    items: int,
+    num_packs: int,
+    pack_width: int,
+    max_tokens: int,
+    chunk: int,
+    seed: int,
+    counter: BudgetCounter,
+    quiet: bool = False,
+) -> list[Selected]:
+    """Try random harnesses of every task on validation items; keep the best.
+
+    Every harness reads the first ``num_packs`` packs of the first ``items`` items.
+    Spends at most ``max_tokens`` token passes, shared evenly by the tasks, and tries at
+    least one harness of each task. Ctrl-C keeps what has been tried.
+    """
+    packs = space.pack("validation", width=pack_width, limit=items)
+    read = jnp.arange(min(num_packs, packs.items.shape[1]), dtype=jnp.int32)
+    step = jax.jit(
+        lambda decoder, table, packs, batch: measure(
+            decoder,
+            table,
+            packs,
+            batch,
+            width=space.width,
+            chunk=chunk,
+            implementation=space.implementation,
+        )
+    )
+    results = []
+    with (
+        counter.phase("random search"),
+        Progress("random search", total=max_tokens, quiet=quiet) as bar,
+    ):
+        spent = 0
+        for task in range(space.num_tasks):
+            rng = keys.host_generator(
+                seed, stage="validation", step=task, purpose="random_harness"
+            )
+            share = max_tokens * (task + 1) // space.num_tasks
+            choices: list[Choice] = []
+            losses: list[float] = []
+            try:
+                while True:
+                    drawn = space.harness.random_choices(
+                        chunk, task, space.num_tasks, rng
+                    )
+                    kept = _affordable(space, packs, read, task, drawn, share - spent)
+                    if not kept and choices:
+                        break
+                    out = step(
+                        space.model.decoder,
+                        space.table,
+                        packs,
+                        _batch(drawn, task, read),
+                    )
+                    keep = max(kept, 1 if not choices else 0)
+                    choices += drawn[:keep]
+                    losses += np.asarray(out.loss(), float)[:keep].tolist()
+                    tokens = int(np.asarray(out.tokens)[:keep].sum())
+                    spent += tokens
+                    counter.add(
+                        lm_calls=keep * int(np.asarray(out.real[0]).sum()),
+                        token_forwards=tokens,
+                    )
+                    bar.update(min(spent, max_tokens), {"loss": min(losses)})
+                    if kept < chunk:
+                        break
+            except KeyboardInterrupt:
+                if not choices:
+                    raise
+            best = choices[int(np.argmin(losses))]
+            results.append(Selected(choices, np.array(losses), best))
+    return results
+
+
+def _affordable(
+    space: Space,
+    packs: Packs,
+    read: jax.Array,
+    task: int,
+    drawn: list[Choice],
+    left: int,
+) -> int:
+    """How many of the drawn harnesses, in order, the tokens left pay for."""
+    for number, choice in enumerate(drawn):
+        left -= len(space.prefix_tokens(choice))
+        left -= int(packs.num_tokens[task, choice.template][read].sum())
+        if left < 0:
+            return number
+    return len(drawn)
+
+
+def _batch(drawn: list[Choice], task: int, read: jax.Array) -> Batch:
+    return Batch(
+        jnp.full((len(drawn),), task, jnp.int32),
+        jnp.asarray([choice.template for choice in drawn], jnp.int32),
+        jnp.asarray([choice.exemplars for choice in drawn], jnp.int32).reshape(
+            len(drawn), -1
+        ),
+        jnp.broadcast_to(read, (len(drawn), *read.shape)),
+    )

@@ -1,0 +1,193 @@
+"""The final comparison on test items: learned, random, best random, zero-shot."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from metaharness import keys
+from metaharness.harness.scoring import Scores, score_harnesses
+from metaharness.harness.slots import Choice
+from metaharness.harness.space import Space
+from metaharness.runlog.budget import BudgetCounter
+from metaharness.runlog.progress import Progress
+from metaharness.runlog.report_data import ScoreRow
+from metaharness.stats import (
+    Interval,
+    mean_interval,
+    paired_difference,
+    proportion_interval,
+)
+from metaharness.train.config import EvalConfig
+
+ZERO_SHOT, RANDOM, BEST_RANDOM = "zero_shot", "random", "best_random"
+MODE, SAMPLED = "mode", "sampled"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Scores of one task's methods.
+
+    members: method -> the rows of ``scores`` that belong to it; choices: one a row.
+    """
+
+    task: str
+    choices: list[Choice]
+    members: dict[str, list[int]]
+    scores: Scores
+    seconds: float
+
+
+def compare(
+    space: Space,
+    config: EvalConfig,
+    *,
+    learned: Sequence[Choice],
+    sampled: Sequence[Sequence[Choice]],
+    best_random: Sequence[Choice],
+    seed: int,
+    counter: BudgetCounter,
+    quiet: bool = False,
+) -> list[Compared]:
+    """Score every method on the first ``test_items`` of each task's test split.
+
+    Ctrl-C ends it; the tasks compared so far are returned.
+    """
+    plans = []
+    for index in range(space.num_tasks):
+        rng = keys.host_generator(
+            seed, stage="test", step=index, purpose="random_harness"
+        )
+        rows = {
+            ZERO_SHOT: [Choice((), 0)],
+            RANDOM: space.harness.random_choices(
+                config.random_harnesses, index, space.num_tasks, rng
+            ),
+            BEST_RANDOM: list(best_random[index : index + 1]),
+            MODE: [learned[index]],
+            SAMPLED: list(sampled[index]) if sampled else [],
+        }
+        plans.append({method: own for method, own in rows.items() if own})
+    total = sum(
+        -(-len({c for own in plan.values() for c in own}) // config.harnesses_at_once)
+        for plan in plans
+    )
+    out: list[Compared] = []
+    with counter.phase("test"), Progress("test", total=total, quiet=quiet) as bar:
+        before = 0
+        try:
+            for index, (task, plan) in enumerate(zip(space.tasks, plans, strict=True)):
+                started = counter.counts("test").seconds
+                unique = list(dict.fromkeys(c for own in plan.values() for c in own))
+                base = before
+                scores = score_harnesses(
+                    space,
+                    task,
+                    unique,
+                    task.test[: config.test_items],
+                    generate=config.generate and task.scorer is not None,
+                    counter=counter,
+                    harnesses_at_once=config.harnesses_at_once,
+                    key=keys.derive(
+                        keys.root_key(seed),
+                        stage="test",
+                        step=index,
+                        purpose="generate",
+                    ),
+                    on_progress=lambda done, _, base=base: bar.update(base + done),
+                )
+                before += -(-len(unique) // config.harnesses_at_once)
+                place = {choice: row for row, choice in enumerate(unique)}
+                members = {m: [place[c] for c in own] for m, own in plan.items()}
+                seconds = counter.counts("test").seconds - started
+                out.append(Compared(task.name, unique, members, scores, seconds))
+        except KeyboardInterrupt:
+            pass
+    return out
+
+
+def score_rows(compared: Sequence[Compared], *, seed: int) -> list[ScoreRow]:
+    """Table rows with 95% intervals: every task, then all tasks together."""
+    rng = keys.host_generator(seed, stage="test", step=0, purpose="bootstrap")
+    rows = []
+    for result in compared:
+        for method in result.members:
+            rows.append(_row(result, method, rng))
+    if len(compared) > 1:
+        for method in compared[0].members:
+            if all(method in result.members for result in compared):
+                rows.append(_overall(compared, method, rng))
+    return rows
+
+
+def _nats(result: Compared, method: str) -> np.ndarray:
+    return result.scores.nats[result.members[method]]
+
+
+def _row(result: Compared, method: str, rng: np.random.Generator) -> ScoreRow:
+    nats = _nats(result, method)
+    at = result.members[method]
+    exact = None
+    if result.scores.reward is not None:
+        exact = _proportion(result.scores.reward[at] >= 0.99, rng)
+    difference = None
+    if RANDOM in result.members and method != RANDOM:
+        baseline = _nats(result, RANDOM).mean(axis=0)
+        difference = paired_difference(nats.mean(axis=0), baseline, rng=rng)
+    per_harness = result.seconds / len(result.choices)
+    return ScoreRow(
+        method=method,
+        task=result.task,
+        num_items=nats.shape[1],
+        loss=mean_interval(nats, rng=rng),
+        loss_per_token=mean_interval(nats / result.scores.num_answer, rng=rng),
+        exact_match=exact,
+        difference=difference,
+        spread=float(nats.mean(axis=1).std(ddof=1)) if len(at) > 1 else None,
+        num_harnesses=len(at),
+        prompt_tokens=float(result.scores.prompt_tokens[at].mean()),
+        seconds=per_harness * len(at),
+    )
+
+
+def _overall(
+    compared: Sequence[Compared], method: str, rng: np.random.Generator
+) -> ScoreRow:
+    """Every item of every task counts once; harnesses are averaged first."""
+    nats = np.concatenate([_nats(r, method).mean(axis=0) for r in compared])
+    tokens = np.concatenate([r.scores.num_answer for r in compared])
+    rows = [_row(result, method, rng) for result in compared]
+    exact = None
+    if all(r.scores.reward is not None for r in compared):
+        hits = [
+            (r.scores.reward[r.members[method]] >= 0.99).mean(axis=0) for r in compared
+        ]
+        exact = mean_interval(np.concatenate(hits), rng=rng)
+    difference = None
+    if RANDOM in compared[0].members and method != RANDOM:
+        baseline = np.concatenate([_nats(r, RANDOM).mean(axis=0) for r in compared])
+        difference = paired_difference(nats, baseline, rng=rng)
+    return ScoreRow(
+        method=method,
+        task="overall",
+        num_items=len(nats),
+        loss=mean_interval(nats, rng=rng),
+        loss_per_token=mean_interval(nats / tokens, rng=rng),
+        exact_match=exact,
+        difference=difference,
+        num_harnesses=max(len(r.members[method]) for r in compared),
+        prompt_tokens=float(np.mean([row.prompt_tokens for row in rows])),
+        seconds=sum(row.seconds for row in rows),
+    )
+
+
+def _proportion(hits: np.ndarray, rng: np.random.Generator) -> Interval:
+    if len(hits) == 1:
+        return proportion_interval(int(hits.sum()), hits.shape[1])
+    return mean_interval(hits.astype(float), rng=rng)
+
+
+def deployed_key(seed: int) -> jax.Array:
+    """Key of the harnesses that are sampled for the comparison."""
+    return keys.derive(keys.root_key(seed), stage="test", step=0, purpose="draw")
