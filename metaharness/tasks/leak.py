@@ -1,0 +1,199 @@
+"""Leak guard: no exemplar is a copy, or nearly one, of an item that is evaluated.
+
+Items of one task may share most of their text (an instruction, a frame), so that any
+two look alike. Two measures keep that from counting as a leak. What the evaluated items
+share is removed first: runs of `GRAM` tokens that `SHARED` of them contain. And the
+evaluated items, which are different problems, judge the criterion: where it finds too
+many of them alike among themselves, it says nothing about this task, and only equal
+questions count (families that vary a number or a grid cell inside a fixed text).
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from metaharness.errors import TaskError
+from metaharness.tasks.normal import normal_question, tokens
+
+GRAM = 3
+# Only runs of words are removed: in grids and number lists any run is the problem.
+GRAM_WORDS = 2
+SHARED = 0.95
+# Fewer items than this share their text by chance: nothing is removed.
+MIN_ITEMS = 8
+SIMILARITY = 0.9
+# A remainder with fewer words must be equal: in "5, 2, 1, 0" one token is the question.
+MIN_WORDS = 10
+# The criterion is void where more evaluated items than this have a look-alike.
+MAX_ALIKE = 0.02
+NUM_PROBES = 256
+
+Tokens = tuple[str, ...]
+
+
+class Question(Protocol):
+    """A task's item or an exemplar."""
+
+    @property
+    def uid(self) -> str: ...
+
+    @property
+    def question(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Leak:
+    """One finding: the pool item, the evaluated item, and how alike they are.
+
+    similarity: 1 - token edits / tokens of the longer remainder, in [`SIMILARITY`, 1];
+    1 also for questions equal in normal form.
+    """
+
+    pool_uid: str
+    evaluated_uid: str
+    similarity: float
+
+
+def find_leaks(
+    pool: Sequence[Question], evaluated: Sequence[Question]
+) -> tuple[Leak, ...]:
+    """Pool items that copy an evaluated item, exactly or nearly; the closest one each.
+
+    evaluated: items of one task. Equal normal forms always count. Unless the criterion
+    is void (see above), so do equal remainders (text less what the evaluated items
+    share) and remainders of at least `MIN_WORDS` words and similarity `SIMILARITY`.
+    """
+    by_normal: dict[str, Question] = {}
+    for item in evaluated:
+        by_normal.setdefault(normal_question(item.question), item)
+    index = _Index(tuple(by_normal))
+    originals = tuple(by_normal.values())
+    leaks = []
+    for item in pool:
+        normal = normal_question(item.question)
+        if normal in by_normal:
+            leaks.append(Leak(item.uid, by_normal[normal].uid, 1.0))
+        elif not index.void and (found := index.closest(index.remainder(normal))):
+            position, similarity = found
+            leaks.append(Leak(item.uid, originals[position].uid, similarity))
+    return tuple(leaks)
+
+
+def check_leaks(
+    pool: Sequence[Question], evaluated: Sequence[Question], *, split: str = "test"
+) -> None:
+    """Refuse a pool of which an item is in the evaluated split.
+
+    Raises TaskError that names both items of the closest finding.
+    """
+    leaks = find_leaks(pool, evaluated)
+    if not leaks:
+        return
+    worst = max(leaks, key=lambda leak: leak.similarity)
+    what = "equal to" if worst.similarity == 1.0 else "nearly equal to"
+    more = f" and {len(leaks) - 1} more like it" if len(leaks) > 1 else ""
+    raise TaskError(
+        f"leak guard: expected no exemplar from the {split} split, got pool item "
+        f"{worst.pool_uid!r} {what} {split} item {worst.evaluated_uid!r} (similarity "
+        f"{worst.similarity:.2f}){more}; remove it from the pool."
+    )
+
+
+class _Index:
+    """The evaluated questions without their shared text, searchable by similarity."""
+
+    def __init__(self, normals: Sequence[str]) -> None:
+        texts = [tokens(normal) for normal in normals]
+        self._shared = _shared_grams(texts)
+        self._rests = [self.remainder(normal) for normal in normals]
+        self._equal: dict[Tokens, list[int]] = defaultdict(list)
+        self._postings: dict[str, list[int]] = defaultdict(list)
+        for position, rest in enumerate(self._rests):
+            self._equal[rest].append(position)
+            for token in set(rest):
+                self._postings[token].append(position)
+        self.void = self._is_void()
+
+    def remainder(self, normal: str) -> Tokens:
+        """Tokens of the text that the evaluated items do not share, in order."""
+        text = tokens(normal)
+        kept = [True] * len(text)
+        for start in range(len(text) - GRAM + 1):
+            if text[start : start + GRAM] in self._shared:
+                kept[start : start + GRAM] = [False] * GRAM
+        return tuple(t for t, keep in zip(text, kept, strict=True) if keep)
+
+    def closest(self, rest: Tokens, but: int = -1) -> tuple[int, float] | None:
+        """Position and similarity of the most similar text, None if none is alike."""
+        if not rest:
+            return None
+        twins = [p for p in self._equal.get(rest, ()) if p != but]
+        if twins:
+            return twins[0], 1.0
+        if _num_words(rest) < MIN_WORDS:
+            return None
+        best = None
+        for position in self._candidates(rest):
+            similarity = 0.0
+            if position != but and _num_words(self._rests[position]) >= MIN_WORDS:
+                similarity = _similarity(rest, self._rests[position])
+            if similarity >= SIMILARITY and (best is None or similarity > best[1]):
+                best = (position, similarity)
+        return best
+
+    def _candidates(self, rest: Tokens) -> list[int]:
+        # At most limit of its tokens have no partner in a text that is similar enough
+        # (which is longer by 1 / SIMILARITY at most): one of the limit + 1 rarest has.
+        limit = int((1.0 / SIMILARITY - 1.0) * len(rest) + 1e-9)
+        rarest = sorted(rest, key=lambda token: len(self._postings.get(token, ())))
+        found: set[int] = set()
+        for token in set(rarest[: limit + 1]):
+            found.update(self._postings.get(token, ()))
+        return sorted(found)
+
+    def _is_void(self) -> bool:
+        stride = max(1, len(self._rests) // NUM_PROBES)
+        probes = range(0, len(self._rests), stride)
+        most = max(2, MAX_ALIKE * len(probes))
+        num_alike = 0
+        for position in probes:
+            num_alike += self.closest(self._rests[position], but=position) is not None
+            if num_alike > most:
+                return True
+        return False
+
+
+def _num_words(text: Tokens) -> int:
+    return sum(len(token) > 1 and token[0].isalpha() for token in text)
+
+
+def _shared_grams(texts: Sequence[Tokens]) -> frozenset[Tokens]:
+    if len(texts) < MIN_ITEMS:
+        return frozenset()
+    count: Counter[Tokens] = Counter()
+    for text in texts:
+        count.update({text[i : i + GRAM] for i in range(len(text) - GRAM + 1)})
+    least = SHARED * len(texts)
+    return frozenset(
+        g for g, num in count.items() if num >= least and _num_words(g) >= GRAM_WORDS
+    )
+
+
+def _similarity(a: Tokens, b: Tokens) -> float:
+    """1 - edit distance / longer length (Levenshtein); 0 when below `SIMILARITY`."""
+    longer = max(len(a), len(b))
+    limit = int((1.0 - SIMILARITY) * longer + 1e-9)
+    if abs(len(a) - len(b)) > limit:
+        return 0.0
+    far = limit + 1
+    row = [min(j, far) for j in range(len(b) + 1)]
+    for i, token in enumerate(a, start=1):
+        previous, row = row, [far] * (len(b) + 1)
+        row[0] = min(i, far)
+        for j in range(max(1, i - limit), min(len(b), i + limit) + 1):
+            swap = previous[j - 1] + (token != b[j - 1])
+            row[j] = min(swap, previous[j] + 1, row[j - 1] + 1, far)
+        if min(row) == far:
+            return 0.0
+    return 0.0 if row[-1] == far else 1.0 - row[-1] / longer
