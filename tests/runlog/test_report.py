@@ -149,6 +149,13 @@ def test_nothing_in_the_report_can_become_markup():
     assert " ".join(page.text).count(NASTY) >= 10
 
 
+def test_dollars_in_a_chart_are_dollars_and_not_formulas():
+    curve = Curve("c", "y", (Series("s", (0, 1), (0.0, 1.0)),), x_label="$2 of $3_x")
+    html = report_page.render(Report(title="x", curves=(curve,)))
+    svg = ElementTree.fromstring(re.search(r"<svg.*?</svg>", html, re.DOTALL)[0])
+    assert "$2 of $3_x" in [element.text for element in svg.iter()]
+
+
 def test_sections_that_are_not_given_are_not_there():
     page = Page(report_page.render(Report(title="bare")))
     assert page.ids == [] and "table" not in page.tags and "svg" not in page.tags
