@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, PretrainedConfig
+from transformers import AutoConfig
 
 from metaharness.errors import WeightsError
 from metaharness.model.assemble import StoredTensor
@@ -89,6 +89,7 @@ def read_config(folder: Path) -> DecoderConfig:
     )
     values = found.to_dict()
     _refuse_unknown_features(path, values)
+    head_dim = values.get("head_dim")  # Qwen2's configuration has no such field
     return DecoderConfig(
         architecture=architecture,
         vocab_size=found.vocab_size,
@@ -97,7 +98,7 @@ def read_config(folder: Path) -> DecoderConfig:
         num_layers=found.num_hidden_layers,
         num_heads=found.num_attention_heads,
         num_kv_heads=found.num_key_value_heads,
-        head_dim=values.get("head_dim") or _head_dim(found),
+        head_dim=head_dim or found.hidden_size // found.num_attention_heads,
         rope_theta=values["rope_parameters"]["rope_theta"],
         rms_eps=found.rms_norm_eps,
         qkv_bias=architecture == "qwen2",
@@ -105,10 +106,6 @@ def read_config(folder: Path) -> DecoderConfig:
         tie_embeddings=found.tie_word_embeddings,
         max_positions=found.max_position_embeddings,
     )
-
-
-def _head_dim(found: PretrainedConfig) -> int:
-    return found.hidden_size // found.num_attention_heads
 
 
 def _refuse_unknown_features(path: Path, values: Mapping[str, object]) -> None:
