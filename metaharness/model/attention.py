@@ -43,7 +43,7 @@ def attend(
     query: jax.Array,
     keys: jax.Array,
     values: jax.Array,
-    mask: jax.Array,
+    mask: jax.Array | None,
     context: Context | None = None,
     weights: jax.Array | None = None,
     *,
@@ -55,7 +55,8 @@ def attend(
         query: ``[group, row, time, head, head_dim]``.
         keys, values: the row's own, ``[group, row, key, kv_head, head_dim]``.
         mask: bool ``[group, row, time, key]``, True where attention is allowed;
-            every query must be allowed at least one own key.
+            every query must be allowed at least one own key. None is plain causal
+            attention to as many own keys as there are queries.
         context: shared keys and values, ``[group, context, kv_head, head_dim]``.
         weights: float32 ``[group, row, context]``, at least 0; required with a context.
         implementation: ``xla`` (any platform, exact gradients everywhere) or ``cudnn``
@@ -67,6 +68,9 @@ def attend(
     """
     if (context is None) != (weights is None):
         raise ValueError("attend: expected context and weights together or neither")
+    if mask is None and (implementation == "xla" or context is not None):
+        shape = (*query.shape[:3], keys.shape[2])
+        mask = jnp.broadcast_to(jnp.tril(jnp.ones(shape[2:], bool)), shape)
     if implementation == "xla":
         return _attend_xla(query, keys, values, mask, context, weights)
     if implementation == "cudnn":
@@ -114,7 +118,8 @@ def _attend_cudnn(query, keys, values, mask, context, weights):
     query, keys, values = (
         rearrange(x, "g r s k d -> (g r) s k d") for x in (query, keys, values)
     )
-    mask = rearrange(mask, "g r t s -> (g r) 1 t s")
+    if mask is not None:
+        mask = rearrange(mask, "g r t s -> (g r) 1 t s")
     if context is not None:
         # log w rides in two extra dimensions of the key (a high and a low part, so
         # that bfloat16 does not round it) against ones in the query; its gradient
@@ -137,7 +142,13 @@ def _attend_cudnn(query, keys, values, mask, context, weights):
             mask, ((0, 0),) * 3 + ((weights.shape[-1], 0),), constant_values=True
         )
     out = jax.nn.dot_product_attention(
-        query, keys, values, mask=mask, scale=scale, implementation="cudnn"
+        query,
+        keys,
+        values,
+        mask=mask,
+        is_causal=mask is None,
+        scale=scale,
+        implementation="cudnn",
     )
     return rearrange(out[..., :head_dim], "(g r) t h d -> g r t h d", g=groups)
 

@@ -141,7 +141,7 @@ def run_decoder(
     decoder: Decoder,
     tokens: jax.Array,
     positions: jax.Array,
-    mask: jax.Array,
+    mask: jax.Array | None,
     context: Context | None = None,
     weights: jax.Array | None = None,
     *,
@@ -156,7 +156,8 @@ def run_decoder(
         tokens: int32 ``[group, row, time]``.
         positions: int32 ``[group, row, time]``, rotary positions.
         mask: bool ``[group, row, time, key]``, True where a token may attend to one of
-            its row's own keys (``key`` = time, or the cache's slots).
+            its row's own keys (``key`` = time, or the cache's slots); None is plain
+            causal attention (without a cache).
         context: ``[layer, group, context, kv_head, head_dim]`` keys and values that
             every row of the group attends to.
         weights: float32 ``[group, row, context]``, multiplicative, >= 0.
@@ -236,11 +237,8 @@ def decoder_logits(
     """Plain causal forward pass: int32 ``[row, time]`` -> ``[row, time, vocab]``."""
     rows, times = tokens.shape
     positions = jnp.broadcast_to(jnp.arange(times), (1, rows, times))
-    mask = jnp.broadcast_to(
-        jnp.tril(jnp.ones((times, times), bool)), (1, rows, times, times)
-    )
     hidden, _ = run_decoder(
-        decoder, tokens[None], positions, mask, implementation=implementation
+        decoder, tokens[None], positions, None, implementation=implementation
     )
     return vocabulary_logits(decoder, hidden[0])
 

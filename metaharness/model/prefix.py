@@ -54,9 +54,7 @@ def encode_prefix(
     times = tokens.shape[1]
     row = tokens[:, None]
     positions = jnp.broadcast_to(jnp.arange(times), row.shape)
-    causal = jnp.tril(jnp.ones((times, times), bool))
-    mask = jnp.broadcast_to(causal, (*row.shape, times))
-    _, own = run_decoder(decoder, row, positions, mask, implementation=implementation)
+    _, own = run_decoder(decoder, row, positions, None, implementation=implementation)
     keys, values = (rearrange(x, "l g r t k d -> l g (r t) k d") for x in own)
     valid = jnp.arange(times) < lengths[:, None]
     return Prefix(Context(keys, values), valid, lengths)
@@ -84,12 +82,11 @@ def encode_pool(
     )
     offset = head_length + longest - lengths
     positions = offset[:, None] + jnp.arange(longest)
-    causal = jnp.tril(jnp.ones((longest, longest), bool))
     _, own = run_decoder(
         decoder,
         candidates[None],
         positions[None],
-        jnp.broadcast_to(causal, (1, num, longest, longest)),
+        None,
         prefix.context,
         jnp.broadcast_to(
             prefix.valid.astype(jnp.float32), (1, num, prefix.valid.shape[-1])
@@ -98,8 +95,7 @@ def encode_pool(
     )
     own = (rearrange(x, "l g n t k d -> l g (n t) k d") for x in own)
     keys, values = (
-        jnp.concatenate(pair, axis=2)
-        for pair in zip(prefix.context, own, strict=True)
+        jnp.concatenate(pair, axis=2) for pair in zip(prefix.context, own, strict=True)
     )
     owner = repeat(jnp.arange(num), "n -> n t", t=longest)
     owner = jnp.where(jnp.arange(longest) < lengths[:, None], owner, num + 1)
