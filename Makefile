@@ -18,7 +18,9 @@ $(BIN)/python:
 	  echo "'$(PYTHON) -m venv' failed; Debian and Ubuntu need the package" \
 	    "python3-venv" >&2; exit 1; }
 
-# The stamp is written last, so a broken install is tried again.
+# The stamp is written last, so a broken install is tried again. pycosat, which only
+# some puzzles of reasoning-gym call, comes as C source: without a compiler it is left
+# out.
 $(READY): $(BIN)/python setup.cfg pyproject.toml $(wildcard constraints-py*.txt)
 	@set -e; \
 	pins=constraints-py$$($(BIN)/python -c \
@@ -26,12 +28,15 @@ $(READY): $(BIN)/python setup.cfg pyproject.toml $(wildcard constraints-py*.txt)
 	if test -f $$pins; then pins="-c $$pins"; else \
 	  echo "no $$pins: installing the newest versions that setup.cfg allows"; \
 	  pins=; fi; \
-	if $(BIN)/python -m pip install --quiet uv \
-	  && $(BIN)/uv pip install --python $(BIN)/python --compile-bytecode \
-	       $$pins -e '.[$(EXTRAS)]'; \
+	what="$$pins -e .[$(EXTRAS)]"; \
+	uv="$(BIN)/uv pip install --python $(BIN)/python --compile-bytecode"; \
+	echo "pycosat; sys_platform == 'none'" > $(VENV)/no-compiler.txt; \
+	if $(BIN)/python -m pip install --quiet uv && { $$uv $$what || { \
+	  echo "trying without pycosat, which needs a C compiler"; \
+	  $$uv --override $(VENV)/no-compiler.txt $$what; }; }; \
 	then :; else \
 	  echo "uv could not install the packages; trying pip"; \
-	  $(BIN)/python -m pip install $$pins -e '.[$(EXTRAS)]'; fi
+	  $(BIN)/python -m pip install $$what; fi
 	$(BIN)/metaharness models get smollm2-135m
 	@touch $@
 
