@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -14,18 +15,18 @@ _COLUMNS = (
     "",
     "loss",
     "against random",
-    "per\ntoken",
-    "exact\nmatch",
+    "exact match",
     "prompt\ntokens",
     "seconds",
 )
 
 
 def score_table(rows: Sequence[ScoreRow]) -> Table:
-    """Rows by task; about 90 characters wide. Columns that no row fills are left out.
+    """Rows by task; about 105 characters wide. Columns that no row fills are left out.
 
     Losses in nats per gold answer, with the deviation over harnesses where there are
-    several; the range is the 95% interval of the paired difference to random ones.
+    several. Ranges are 95% intervals: of the paired difference to random harnesses and
+    of the share of exact matches.
     """
     by_task = scores_by_task(rows)
     cells = {task: [_cells(row) for row in group] for task, group in by_task.items()}
@@ -35,9 +36,11 @@ def score_table(rows: Sequence[ScoreRow]) -> Table:
         if any(c[place] != formats.UNKNOWN for group in cells.values() for c in group)
     ]
     table = Table(
-        caption="loss in nats per gold answer on unseen items; lower is better",
+        caption="loss in nats per gold answer on unseen items, lower is better; "
+        "ranges are 95% intervals",
         caption_justify="left",
         box=box.SIMPLE,
+        pad_edge=False,
     )
     for place in shown:
         table.add_column(
@@ -54,6 +57,12 @@ def score_table(rows: Sequence[ScoreRow]) -> Table:
             table.add_row(*(Text(texts[place], style=style) for place in shown))
         table.add_section()
     return table
+
+
+def wide_console() -> Console:
+    """Standard output, wide enough for the table where it is not a terminal."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=108)
 
 
 def method_label(row: ScoreRow) -> str:
@@ -77,11 +86,17 @@ def _cells(row: ScoreRow) -> list[str]:
         method_label(row),
         loss_text(row),
         _difference(row.difference),
-        formats.number(row.loss_per_token.mean if row.loss_per_token else None, 3),
-        formats.percent(row.exact_match.mean if row.exact_match else None),
+        _share(row.exact_match),
         formats.number(row.prompt_tokens, 0),
         formats.number(row.seconds, 1),
     ]
+
+
+def _share(share: Interval | None) -> str:
+    if share is None:
+        return formats.UNKNOWN
+    interval = formats.percent_bounds(share)
+    return formats.percent(share.mean) + (f" ({interval})" if interval else "")
 
 
 def _difference(change: Interval | None) -> str:

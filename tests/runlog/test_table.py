@@ -6,11 +6,11 @@ from rich.console import Console
 from sample_report import sample_report
 
 from metaharness.runlog.report_data import ScoreRow
-from metaharness.runlog.table import score_table
+from metaharness.runlog.table import score_table, wide_console
 from metaharness.stats import Interval
 
 
-def text(rows, width=100):
+def text(rows, width=108):
     console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(score_table(rows))
     return console.file.getvalue()
@@ -25,7 +25,8 @@ def test_every_row_is_there_with_its_interval():
     assert shown.index("all tasks (144 items)") < shown.index("gsm8k (48 items)")
     line = next(line for line in shown.splitlines() if "Learned, mode" in line)
     assert line.count("−") == 3  # a mean and two bounds, not wrapped
-    assert max(map(len, shown.splitlines())) <= 100
+    assert line.count("%") == 2  # a share and its interval
+    assert max(map(len, shown.splitlines())) <= 108
 
 
 def test_columns_that_nothing_fills_are_left_out():
@@ -42,3 +43,10 @@ def test_no_rows_make_an_empty_table():
 def test_markup_in_names_is_shown_as_text():
     row = ScoreRow(method="[red]", task="[b]", num_items=1, loss=Interval(2.5, 2, 3))
     assert "[red]" in text([row]) and "[b]" in text([row])
+
+
+def test_without_a_terminal_the_table_is_not_squeezed(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    wide_console().print(score_table(sample_report().scores))
+    shown = capsys.readouterr().out
+    assert "Learned, sampled, mean of 8 " in shown
