@@ -19,6 +19,7 @@ from metaharness.stats import (
     paired_difference,
     proportion_interval,
 )
+from metaharness.train.baselines import Selected
 from metaharness.train.config import EvalConfig
 
 ZERO_SHOT, RANDOM, BEST_RANDOM = "zero_shot", "random", "best_random"
@@ -29,7 +30,8 @@ MODE, SAMPLED = "mode", "sampled"
 class Compared:
     """Scores of one task's methods.
 
-    members: method -> the rows of ``scores`` that belong to it; choices: one a row.
+    members: method -> the rows of ``scores`` that belong to it; choices: one a row;
+    num_tried: random harnesses that the best one was chosen from.
     """
 
     task: str
@@ -37,6 +39,7 @@ class Compared:
     members: dict[str, list[int]]
     scores: Scores
     seconds: float
+    num_tried: int = 1
 
 
 def compare(
@@ -45,7 +48,7 @@ def compare(
     *,
     learned: Sequence[Choice],
     sampled: Sequence[Sequence[Choice]],
-    best_random: Sequence[Choice],
+    best_random: Sequence[Selected],
     seed: int,
     counter: BudgetCounter,
     quiet: bool = False,
@@ -64,7 +67,7 @@ def compare(
             RANDOM: space.harness.random_choices(
                 config.random_harnesses, index, space.num_tasks, rng
             ),
-            BEST_RANDOM: list(best_random[index : index + 1]),
+            BEST_RANDOM: [one.best for one in best_random[index : index + 1]],
             MODE: [learned[index]],
             SAMPLED: list(sampled[index]) if sampled else [],
         }
@@ -101,7 +104,11 @@ def compare(
                 place = {choice: row for row, choice in enumerate(unique)}
                 members = {m: [place[c] for c in own] for m, own in plan.items()}
                 seconds = counter.counts("test").seconds - started
-                out.append(Compared(task.name, unique, members, scores, seconds))
+                tried = best_random[index : index + 1]
+                num_tried = len(tried[0].choices) if tried else 0
+                out.append(
+                    Compared(task.name, unique, members, scores, seconds, num_tried)
+                )
         except KeyboardInterrupt:
             pass
     return out
@@ -145,7 +152,7 @@ def _row(result: Compared, method: str, rng: np.random.Generator) -> ScoreRow:
         exact_match=exact,
         difference=difference,
         spread=float(nats.mean(axis=1).std(ddof=1)) if len(at) > 1 else None,
-        num_harnesses=len(at),
+        num_harnesses=result.num_tried if method == BEST_RANDOM else len(at),
         prompt_tokens=float(result.scores.prompt_tokens[at].mean()),
         seconds=per_harness * len(at),
     )
@@ -176,7 +183,7 @@ def _overall(
         loss_per_token=mean_interval(nats / tokens, rng=rng),
         exact_match=exact,
         difference=difference,
-        num_harnesses=max(len(r.members[method]) for r in compared),
+        num_harnesses=max(row.num_harnesses for row in rows),
         prompt_tokens=float(np.mean([row.prompt_tokens for row in rows])),
         seconds=sum(row.seconds for row in rows),
     )

@@ -68,7 +68,13 @@ def train(
     Raises InputError (and its children) for what cannot be honoured.
     """
     tasks = (task,) if isinstance(task, Task) else tuple(task)
-    config = config or TrainConfig(task=tuple(t.name for t in tasks))
+    names = [task.name for task in tasks]
+    if len(set(names)) != len(names) or not names:
+        raise InputError(
+            f"tasks: expected one or more of different names, got "
+            f"{', '.join(names) or 'none'}; rename a file or leave one out"
+        )
+    config = _as_called(config or TrainConfig(), names, model.name)
     _check_samples(harness, config)
     space = build_space(model, harness, tasks, implementation=config.attention)
     resolved = dataclasses.asdict(config)
@@ -151,16 +157,16 @@ def learned_harness(space: Space, searched: Searched) -> Learned:
 
 def print_run(run: Run, console: Console | None = None) -> None:
     """The score table, what was learned in words, and where the report lies."""
-    console = console or Console()
+    console = console or table.wide_console()
     if run.report.scores:
         console.print(run.table())
     said = headline(run.report)
     for sentence in (said.lead, *said.points):
-        console.print(sentence, highlight=False)
+        console.print(sentence, markup=False)
     for note in run.report.notes:
-        style = "yellow" if note.kind == "warning" else ""
-        console.print(note.text, style=style, highlight=False)
-    console.print(f"report: {run.directory / 'report.html'}", soft_wrap=True)
+        style = "yellow" if note.kind == "warning" else "dim"
+        console.print(note.text, style=style, markup=False)
+    console.print(f"\nreport: {run.directory / 'report.html'}", soft_wrap=True)
 
 
 def _compare(
@@ -204,12 +210,19 @@ def _compare(
             config.evaluation.sampled_harnesses,
             deployed_key(config.seed),
         ),
-        best_random=[one.best for one in tried],
+        best_random=tried,
         seed=config.seed,
         counter=counter,
         quiet=config.quiet,
     )
     return compared, len(compared) < space.num_tasks
+
+
+def _as_called(config: TrainConfig, names: list[str], model: str) -> TrainConfig:
+    """The config with the tasks and the model that were really given."""
+    if [Path(task).name.split(".")[0] for task in config.task] != names:
+        config = dataclasses.replace(config, task=tuple(names))
+    return dataclasses.replace(config, model=model)
 
 
 def _check_samples(harness: Harness, config: TrainConfig) -> None:
