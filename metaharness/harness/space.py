@@ -102,6 +102,11 @@ class Space:
         return self.renderer.prompt_text(template, exemplars, item.question)
 
 
+def shot_limit(model: Model, k: int) -> int:
+    """Most tokens of one exemplar: with ``k`` of them, two shares are left over."""
+    return model.config.max_positions // (k + 2)
+
+
 def build_space(
     model: Model,
     harness: Harness,
@@ -120,7 +125,7 @@ def build_space(
         for split in ("validation", "test"):
             check_leaks(harness.candidates, task.splits()[split], split=split)
     renderer = Renderer(model.tokenizer)
-    limit = max_shot_tokens or model.config.max_positions // (harness.k + 2)
+    limit = max_shot_tokens or shot_limit(model, harness.k)
     table = build_prompt_table(harness, renderer, max_shot_tokens=limit)
     width = prefix_width(table, harness.k)
     if width >= model.config.max_positions:
