@@ -64,6 +64,7 @@ class Progress:
           values: numbers to show, by name; the last ones stay when None.
         """
         self._step = step
+        self._updated = time.monotonic()
         if values is not None:
             self._values = dict(values)
         if self._bar is not None:
@@ -72,7 +73,7 @@ class Progress:
             )
 
     def __enter__(self) -> "Progress":
-        self._start = time.monotonic()
+        self._start = self._updated = time.monotonic()
         if self._quiet:
             return self
         if self._console.is_terminal:
@@ -100,21 +101,26 @@ class Progress:
             self._write_line()
 
     def _write_line(self) -> None:
-        seconds = time.monotonic() - self._start
-        steps = str(self._step)
-        rest = ""
-        if self._total is not None:
-            steps += f"/{self._total}"
-            if 0 < self._step < self._total:
-                left = seconds / self._step * (self._total - self._step)
-                rest = f", about {left:.0f} s left"
-        parts = [f"{self._name}  {steps}", _words(self._values), f"{seconds:.0f} s"]
+        steps = (
+            f"{self._step}" if self._total is None else f"{self._step}/{self._total}"
+        )
+        seconds = f"{time.monotonic() - self._start:.0f} s{self._time_left()}"
+        parts = [f"{self._name}  {steps}", _words(self._values), seconds]
         self._console.print(
-            "  ".join(part for part in parts if part) + rest,
+            "  ".join(part for part in parts if part),
             markup=False,
             highlight=False,
             soft_wrap=True,
         )
+
+    def _time_left(self) -> str:
+        """From the mean time of the steps that are done; "" where it cannot be said."""
+        if self._total is None or not 0 < self._step < self._total:
+            return ""
+        per_step = (self._updated - self._start) / self._step
+        this_step = max(0.0, self._updated + per_step - time.monotonic())
+        left = this_step + per_step * (self._total - self._step - 1)
+        return f", about {left:.0f} s left"
 
 
 def _bar(console: Console) -> RichProgress:

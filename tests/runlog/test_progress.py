@@ -41,6 +41,21 @@ def test_off_a_terminal_a_line_shows_step_values_and_time_left():
     assert "left" not in lines[-1]
 
 
+def test_time_left_falls_while_a_step_takes_its_time():
+    target = console(terminal=False)
+    with Progress("search", total=2, console=target, every_s=0.3) as bar:
+        time.sleep(2.2)
+        bar.update(1)
+        time.sleep(1.3)
+    left = [
+        int(line.split("about ")[1].split()[0])
+        for line in text(target).splitlines()
+        if "about" in line
+    ]
+    assert left[0] == 2 and left[-1] == 1
+    assert left == sorted(left, reverse=True)
+
+
 def test_work_that_hangs_before_its_first_step_shows_too():
     target = console(terminal=False)
     with Progress("compile", console=target, every_s=0.05):
