@@ -168,7 +168,7 @@ class _Worker:
         environment = dict(os.environ)
         environment["PYTHONHASHSEED"] = "0"
         environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
-        self._family = family
+        self.family = family
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(WORKER), family],
             stdin=subprocess.PIPE,
@@ -199,9 +199,9 @@ class _Worker:
                 reply = None
             if reply is None:
                 raise TaskError(
-                    f"task {self._family!r}: expected items from {PACKAGE}, but its "
+                    f"task {self.family!r}: expected items from {PACKAGE}, but its "
                     f"process ended (exit status {self._process.wait()}); run "
-                    f"`python {WORKER} {self._family}` to see why."
+                    f"`python {WORKER} {self.family}` to see why."
                 )
             if "entry" in reply:
                 yield index, reply["entry"]
@@ -209,7 +209,7 @@ class _Worker:
             failed += 1
             if failed > 20 and failed > index // 2:
                 raise TaskError(
-                    f"task {self._family!r}: expected items from {PACKAGE}, got "
+                    f"task {self.family!r}: expected items from {PACKAGE}, got "
                     f"{reply['error']}; choose another family."
                 )
 
@@ -223,9 +223,12 @@ def split_seed(family: str, seed: int, split: str) -> int:
 def _generate(
     family: str, seed: int, sizes: SplitSizes, *, may_shrink: bool
 ) -> dict[str, list[Item]]:
-    with Progress(f"generating {family}", total=sizes.total) as progress:
+    with (
+        Progress(f"generating {family}", total=sizes.total) as progress,
+        _Worker(family) as worker,
+    ):
         while True:
-            splits, num_distinct = _draw(family, seed, sizes, progress)
+            splits, num_distinct = _draw(worker, seed, sizes, progress)
             if all(len(splits[s]) == n for s, n in sizes.as_dict().items()):
                 return splits
             share = 0.75 * num_distinct / sizes.total
@@ -240,36 +243,34 @@ def _generate(
 
 
 def _draw(
-    family: str, seed: int, sizes: SplitSizes, progress: Progress
+    worker: _Worker, seed: int, sizes: SplitSizes, progress: Progress
 ) -> tuple[dict[str, list[Item]], int]:
     """Splits filled as far as possible, and how many distinct questions were seen."""
     seen: set[str] = set()
     splits: dict[str, list[Item]] = {}
-    with _Worker(family) as worker:
-        for split in ORDER:
-            number = getattr(sizes, split)
-            base = split_seed(family, seed, split)
-            taken: list[Item] = []
-            fresh: list[Item] = []
-            done = sum(map(len, splits.values()))
-            for index, entry in worker.entries(base, DRAWS * number + 64):
-                item = Item(
-                    uid=f"{family}/{base + index}",
-                    question=entry["question"],
-                    answer=str(entry["answer"]),
-                    meta={"metadata": entry["metadata"]},
-                )
-                normal = normal_question(item.question)
-                if normal in seen or not item.answer.strip():
-                    continue
-                seen.add(normal)
-                fresh.append(item)
-                if len(taken) + len(fresh) == number:
-                    test = splits.get("test", [])
-                    taken += take_clean(fresh, len(fresh), test)[0]
-                    fresh = []
-                progress.update(done + len(taken) + len(fresh))
-                if len(taken) == number:
-                    break
-            splits[split] = taken
+    for split in ORDER:
+        number = getattr(sizes, split)
+        base = split_seed(worker.family, seed, split)
+        done = sum(map(len, splits.values()))
+        taken: list[Item] = []
+        fresh: list[Item] = []
+        for index, entry in worker.entries(base, DRAWS * number + 64):
+            item = Item(
+                uid=f"{worker.family}/{base + index}",
+                question=entry["question"],
+                answer=str(entry["answer"]),
+                meta={"metadata": entry["metadata"]},
+            )
+            normal = normal_question(item.question)
+            if normal in seen or not item.answer.strip():
+                continue
+            seen.add(normal)
+            fresh.append(item)
+            if len(taken) + len(fresh) == number:
+                taken += take_clean(fresh, number, splits.get("test", ()))[0]
+                fresh = []
+            progress.update(done + len(taken) + len(fresh))
+            if len(taken) == number:
+                break
+        splits[split] = taken
     return splits, len(seen)

@@ -90,8 +90,7 @@ def _download() -> Rows:
     try:
         return prepare_catalogue("gsm8k", make, URL + "test.jsonl")
     except ConnectionError as error:
-        reason = f"no network ({str(error).splitlines()[0][-60:]})"
-        raise TaskError(_missing(reason, Path("DIR"))) from error
+        raise TaskError(_missing(str(error), Path("DIR"))) from error
 
 
 def _missing(reason: str, folder: Path) -> str:

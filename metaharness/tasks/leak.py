@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from metaharness.errors import TaskError
-from metaharness.tasks.normal import normal_question, tokens
+from metaharness.tasks.normal import normal_question, split_normal
 
 GRAM = 3
 # Only runs of words are removed: in grids and number lists any run is the problem.
@@ -28,6 +28,8 @@ MIN_WORDS = 10
 # The criterion is void where more evaluated items than this have a look-alike.
 MAX_ALIKE = 0.02
 NUM_PROBES = 256
+# Rare tokens that a text must have in common to be compared at all (see `_candidates`).
+HITS = 4
 
 Tokens = tuple[str, ...]
 
@@ -104,9 +106,10 @@ class _Index:
     """The evaluated questions without their shared text, searchable by similarity."""
 
     def __init__(self, normals: Sequence[str]) -> None:
-        texts = [tokens(normal) for normal in normals]
+        texts = [split_normal(normal) for normal in normals]
         self._shared = _shared_grams(texts)
-        self._rests = [self.remainder(normal) for normal in normals]
+        self._rests = [self._cut(text) for text in texts]
+        self._counts = [Counter(rest) for rest in self._rests]
         self._equal: dict[Tokens, list[int]] = defaultdict(list)
         self._postings: dict[str, list[int]] = defaultdict(list)
         for position, rest in enumerate(self._rests):
@@ -116,8 +119,10 @@ class _Index:
         self.void = self._is_void()
 
     def remainder(self, normal: str) -> Tokens:
-        """Tokens of the text that the evaluated items do not share, in order."""
-        text = tokens(normal)
+        """Tokens of a normal form that the evaluated items do not share, in order."""
+        return self._cut(split_normal(normal))
+
+    def _cut(self, text: Tokens) -> Tokens:
         kept = [True] * len(text)
         for start in range(len(text) - GRAM + 1):
             if text[start : start + GRAM] in self._shared:
@@ -143,14 +148,27 @@ class _Index:
         return best
 
     def _candidates(self, rest: Tokens) -> list[int]:
-        # At most limit of its tokens have no partner in a text that is similar enough
-        # (which is longer by 1 / SIMILARITY at most): one of the limit + 1 rarest has.
+        # Of its tokens at most `limit` have no partner in a text that is similar enough
+        # (which is longer by 1 / SIMILARITY at most), so `HITS` of the limit + HITS
+        # rarest have one.
         limit = int((1.0 / SIMILARITY - 1.0) * len(rest) + 1e-9)
         rarest = sorted(rest, key=lambda token: len(self._postings.get(token, ())))
-        found: set[int] = set()
-        for token in set(rarest[: limit + 1]):
-            found.update(self._postings.get(token, ()))
-        return sorted(found)
+        hits: Counter[int] = Counter()
+        for token, num in Counter(rarest[: limit + HITS]).items():
+            for position in self._postings.get(token, ()):
+                hits[position] += num
+        found = [position for position, num in hits.items() if num >= HITS]
+        count = Counter(rest)
+        return sorted(p for p in found if self._may_be_similar(count, len(rest), p))
+
+    def _may_be_similar(self, count: Counter[str], length: int, position: int) -> bool:
+        # Similarity is at most overlap / longer length, overlap counted with repeats.
+        least = SIMILARITY * max(length, len(self._rests[position])) - 1e-9
+        if min(length, len(self._rests[position])) < least:
+            return False
+        other = self._counts[position]
+        common = sum(min(n, other[t]) for t, n in count.items() if t in other)
+        return common >= least
 
     def _is_void(self) -> bool:
         stride = max(1, len(self._rests) // NUM_PROBES)

@@ -23,6 +23,6 @@ def normal_question(text: str) -> str:
     return " ".join(_CLOSING.sub("", folded).split())
 
 
-def tokens(text: str) -> tuple[str, ...]:
-    """Words, numbers and signs of the normal form, in order."""
-    return tuple(_TOKEN.findall(normal_question(text)))
+def split_normal(normal: str) -> tuple[str, ...]:
+    """Words, numbers and signs of a normal form, in order."""
+    return tuple(_TOKEN.findall(normal))

@@ -74,10 +74,15 @@ def prepare_catalogue(
         try:
             urllib.request.urlopen(request, timeout=TIMEOUT_S).close()
         except (OSError, ValueError) as error:
-            raise ConnectionError(f"{url}: {error}") from error
-        with _progress(f"downloading {name}"), _quiet():
-            made = make()(data_dir=folder, file_format="array_record")
-            made.download_and_prepare()
+            reason = getattr(error, "reason", None) or error
+            raise ConnectionError(f"no answer from the network: {reason}") from error
+        try:
+            with _progress(f"downloading {name}"), _quiet():
+                made = make()(data_dir=folder, file_format="array_record")
+                made.download_and_prepare()
+        except Exception as error:  # of TFDS, of requests, of the data
+            reason = str(error).splitlines()[0] if str(error) else repr(error)
+            raise ConnectionError(f"a failed download: {reason}") from error
 
     return _read(prepared(f"{name}/catalogue", prepare))
 
