@@ -130,6 +130,30 @@ def spearman(first: ArrayLike, second: ArrayLike) -> float:
     return cosine(_centred_ranks(a), _centred_ranks(b))
 
 
+def correlation_interval(
+    correlation: float, num_pairs: int, *, level: float = 0.95
+) -> Interval:
+    """Rank correlation with an interval from its Fisher transform.
+
+    The transform's variance is 1.06 / (n - 3) (Fieller, Hartley and Pearson 1957). A
+    perfect correlation counts as one with a single swap of neighbouring ranks, so that
+    few pairs do not give an interval without width.
+
+    Args:
+      correlation: Spearman's, in [-1, 1], of ``num_pairs`` pairs.
+
+    Returns:
+      NaN bounds for fewer than four pairs or a correlation that is NaN.
+    """
+    if num_pairs < 4 or math.isnan(correlation):
+        return Interval(correlation, math.nan, math.nan)
+    one_swap = 1 - 12 / (num_pairs * (num_pairs**2 - 1))
+    centre = math.atanh(min(max(correlation, -one_swap), one_swap))
+    half = NormalDist().inv_cdf(0.5 + level / 2) * math.sqrt(1.06 / (num_pairs - 3))
+    low, high = math.tanh(centre - half), math.tanh(centre + half)
+    return Interval(correlation, min(low, correlation), max(high, correlation))
+
+
 def cosine(first: ArrayLike, second: ArrayLike) -> float:
     """Cosine of the angle between two ``[n]``, in [-1, 1].
 

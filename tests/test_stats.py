@@ -163,6 +163,28 @@ def test_spearman_is_unknown_where_there_is_no_order(pair):
     assert math.isnan(stats.spearman(*pair))
 
 
+def test_correlation_interval_holds_the_true_value_as_often_as_it_says():
+    # Spearman's of a normal pair with Pearson r: 6 / pi asin(r / 2)
+    source, true = rng(14), 6 / math.pi * math.asin(0.8 / 2)
+    hits, trials = 0, 2000
+    for _ in range(trials):
+        x = source.normal(size=20)
+        y = 0.8 * x + 0.6 * source.normal(size=20)
+        interval = stats.correlation_interval(stats.spearman(x, y), 20)
+        hits += interval.low <= true <= interval.high
+    assert 0.93 <= hits / trials <= 0.97  # standard error 0.5%
+
+
+def test_correlation_interval_of_few_pairs_and_at_the_ends():
+    low, high = stats.correlation_interval(0.5, 3)[1:]
+    assert math.isnan(low) and math.isnan(high)
+    assert math.isnan(stats.correlation_interval(math.nan, 50).low)
+    perfect = stats.correlation_interval(1.0, 6)
+    assert perfect.mean == perfect.high == 1 and 0.4 < perfect.low < 0.7
+    opposite = stats.correlation_interval(-1.0, 6)
+    assert (opposite.low, opposite.high) == (-1, pytest.approx(-perfect.low))
+
+
 def test_cosine_of_known_angles_and_extreme_lengths():
     assert stats.cosine([1, 0], [1, 1]) == pytest.approx(0.5**0.5)
     assert stats.cosine([1e-300, 0], [1e-300, 1e-300]) == pytest.approx(0.5**0.5)

@@ -70,7 +70,11 @@ def render(report: Report) -> str:
         report=report,
         headline=words.headline(report),
         score_groups=_score_groups(report),
-        trust=[(row, words.trust_verdict(row)) for row in report.trust],
+        notes=sorted(report.notes, key=lambda note: note.kind != "warning"),
+        trust=[
+            (row, words.trust_interval(row), words.trust_verdict(row))
+            for row in report.trust
+        ],
         curves=[_curve(report, place) for place in range(len(report.curves))],
         slots=[_slot(slot, place) for place, slot in enumerate(report.slots)],
         config=list(_flat(report.config)),
@@ -130,7 +134,7 @@ def _slot(slot: SlotReport, place: int) -> dict[str, Any]:
             for kind in dict.fromkeys(kinds)
             if kind
         ],
-        "has_kinds": any(kinds),
+        "has_kinds": len(set(kinds)) > 1,
         "shown": [row for row in rows if row["shown"]],
         "hidden": [row for row in rows if not row["shown"]],
     }

@@ -47,7 +47,8 @@ def score_table(rows: Sequence[ScoreRow]) -> Table:
             _COLUMNS[place],
             justify="right" if place else "left",
             vertical="bottom",
-            no_wrap=place > 0,
+            # an interval may go below its mean in a narrow terminal
+            no_wrap=place > 3,
         )
     for task, group in by_task.items():
         label = "all tasks" if task == OVERALL else task

@@ -16,15 +16,13 @@ from metaharness.runlog.report_data import (
     TrustRow,
     scores_by_task,
 )
-from metaharness.stats import Interval
+from metaharness.stats import Interval, correlation_interval
 
-# Rank correlation of gated and sequential loss above which relaxed search ended well
-# on the embedded model, and below which the gate's slope pointed elsewhere.
-_SPEARMAN_TRUSTED = 0.7
+# Rank correlation of gated and sequential loss below which the gate's slope pointed
+# elsewhere, on the embedded model; the gate is trusted where the interval is above it.
 _SPEARMAN_MISLEADING = 0.5
 # Share of held-out variance that a linear fit has to explain to be acted upon.
 _FIT_USABLE = 0.3
-_FEW_HARNESSES = 16
 
 
 class Headline(NamedTuple):
@@ -49,9 +47,13 @@ def headline(report: Report) -> Headline:
     if learned is None:
         return Headline("No learned harness was scored in this run.", None, ())
     lead, better = _against_random(learned)
+    best = rows.get("best_random")
+    if better and best and learned.loss.mean > best.loss.mean:
+        # a gain over the average that random search finds as well is no gain
+        lead, better = f"{lead[:-1]}, but not the best of them at equal cost.", None
     points = (
         _by_task(report, learned.method),
-        _best_random(learned, rows.get("best_random")),
+        _best_random(learned, best),
         _zero_shot(learned, rows.get("zero_shot")),
         _exact_match(learned, rows.get("random")),
         _composition(report.slots),
@@ -59,48 +61,52 @@ def headline(report: Report) -> Headline:
     return Headline(lead, better, tuple(point for point in points if point))
 
 
+def trust_interval(row: TrustRow) -> Interval | None:
+    """Rank correlation of a row with its 95% interval; None where not measured."""
+    if not _known(row.spearman):
+        return None
+    return correlation_interval(row.spearman, row.num_harnesses)
+
+
 def trust_verdict(row: TrustRow) -> Verdict:
     """Which signal may steer the search on this task."""
-    few = (
-        f" Measured on {row.num_harnesses} harnesses only."
-        if row.num_harnesses < _FEW_HARNESSES
-        else ""
-    )
-    ridge = _known(row.ridge_fit) and row.ridge_fit >= _FIT_USABLE
-    if not _known(row.spearman):
+    correlation = trust_interval(row)
+    if correlation is None:
         return Verdict(
             "measure",
             "Not measured",
             "Gated and sequential losses were not compared: rely on sequential losses.",
         )
-    if row.spearman < _SPEARMAN_MISLEADING:
-        rest = (
-            "a linear fit of measured losses can still be used."
-            if ridge
-            else "no linear fit holds either, so order or combinations matter."
-        )
+    if correlation.mean < _SPEARMAN_MISLEADING:
+        ridge = _known(row.ridge_fit) and row.ridge_fit >= _FIT_USABLE
         return Verdict(
             "measure",
             "Measured losses only",
-            "The gate does not rank harnesses as the sequential loss does;"
-            f" {rest}{few}",
+            "The gate does not rank harnesses as the sequential loss does; "
+            + (
+                "a linear fit of measured losses can still be used."
+                if ridge
+                else "no linear fit holds either, so order or combinations matter."
+            ),
         )
-    slope_fails = _known(row.slope_fit) and row.slope_fit < _FIT_USABLE
-    if row.spearman < _SPEARMAN_TRUSTED or slope_fails:
-        why = (
-            "The gate ranks harnesses well, but its slope explains little of the loss"
-            if row.spearman >= _SPEARMAN_TRUSTED
-            else "The gate ranks harnesses only roughly as the sequential loss does"
-        )
+    if not correlation.low > _SPEARMAN_MISLEADING:
         return Verdict(
             "care",
             "With care",
-            f"{why}: a good start, then measured losses decide.{few}",
+            f"{row.num_harnesses} harnesses do not show that the gate ranks as the"
+            " sequential loss does: a start, then measured losses decide.",
+        )
+    if _known(row.slope_fit) and row.slope_fit < _FIT_USABLE:
+        return Verdict(
+            "care",
+            "With care",
+            "The gate ranks harnesses well, but its slope explains little of the loss:"
+            " a start, then measured losses decide.",
         )
     return Verdict(
         "trust",
-        "Gate and slope",
-        "Relaxed search follows the sequential loss on this task." + few,
+        "Gate and slope" if _known(row.slope_fit) else "Gate",
+        "Relaxed search follows the sequential loss on this task.",
     )
 
 
@@ -112,13 +118,9 @@ def slot_summary(slot: SlotReport) -> str:
     sentence = f"{slot.k} of {size} chosen. At random each has a chance of {uniform}"
     if slot.chosen:
         chances = [last[index] for index in slot.chosen]
-        spread = (
-            formats.probability(chances[0])
-            if len(chances) == 1
-            else f"{formats.probability(min(chances))} to"
-            f" {formats.probability(max(chances))}"
-        )
-        sentence += f"; the chosen {'have' if slot.k > 1 else 'one has'} {spread}"
+        ends = [formats.probability(chance) for chance in (min(chances), max(chances))]
+        sentence += f"; the chosen {'have' if slot.k > 1 else 'one has'} "
+        sentence += " to ".join(dict.fromkeys(ends))
     kinds = Counter(slot.candidates[index].kind for index in slot.chosen)
     if any(kinds) and len({candidate.kind for candidate in slot.candidates}) > 1:
         listed = ", ".join(f"{num} {kind_label(kind)}" for kind, num in kinds.items())
