@@ -68,13 +68,8 @@ def train(
     Raises InputError (and its children) for what cannot be honoured.
     """
     tasks = (task,) if isinstance(task, Task) else tuple(task)
-    names = [task.name for task in tasks]
-    if len(set(names)) != len(names) or not names:
-        raise InputError(
-            f"tasks: expected one or more of different names, got "
-            f"{', '.join(names) or 'none'}; rename a file or leave one out"
-        )
-    config = _as_called(config or TrainConfig(), names, model.name)
+    check_names(tasks)
+    config = _as_called(config or TrainConfig(), tasks, model)
     _check_samples(harness, config)
     space = build_space(model, harness, tasks, implementation=config.attention)
     resolved = dataclasses.asdict(config)
@@ -218,11 +213,22 @@ def _compare(
     return compared, len(compared) < space.num_tasks
 
 
-def _as_called(config: TrainConfig, names: list[str], model: str) -> TrainConfig:
+def check_names(tasks: Sequence[Task]) -> None:
+    """Refuse no task, and two of one name. Raises InputError."""
+    names = [task.name for task in tasks]
+    if len(set(names)) != len(names) or not names:
+        raise InputError(
+            "tasks: expected one or more of different names, got "
+            f"{', '.join(names) or 'none'}; rename a file or leave one out"
+        )
+
+
+def _as_called(config: TrainConfig, tasks: Sequence[Task], model: Model) -> TrainConfig:
     """The config with the tasks and the model that were really given."""
+    names = [task.name for task in tasks]
     if [Path(task).name.split(".")[0] for task in config.task] != names:
         config = dataclasses.replace(config, task=tuple(names))
-    return dataclasses.replace(config, model=model)
+    return dataclasses.replace(config, model=model.name)
 
 
 def _check_samples(harness: Harness, config: TrainConfig) -> None:
