@@ -1,0 +1,7 @@
+"""`python -m metaharness` is the command `metaharness`."""
+
+import sys
+
+from metaharness.cli import main
+
+sys.exit(main())

@@ -1,0 +1,68 @@
+"""`metaharness train`: learn a harness, leave a run directory."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from metaharness.errors import InputError
+from metaharness.train.config import TrainConfig
+
+if TYPE_CHECKING:
+    from metaharness.harness.slots import Harness
+    from metaharness.tasks.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(TrainConfig):
+    """Learn a harness for one or several tasks, and compare it with random ones.
+
+    Without options: four generated tasks on the embedded model, minutes on two cores.
+
+    It leaves a run directory with the learned harness and report.html.
+    """
+
+    def execute(self) -> int:
+        """Train, print the table; 130 when Ctrl-C cut it short."""
+        from metaharness.harness.file import load_harness_file
+        from metaharness.harness.from_file import build_harness, check_file_lengths
+        from metaharness.model.load import load_model
+        from metaharness.tasks.registry import load_task
+        from metaharness.train.run import check_names, print_run, train
+
+        # What is cheap to refuse comes first; the model is slow to load.
+        file = load_harness_file(self.harness) if self.harness else None
+        tasks = [
+            load_task(name, data_dir=self.data_dir, seed=self.seed)
+            for name in self.task
+        ]
+        check_names(tasks)
+        if file:
+            harness = build_harness(file, tasks, seed=self.seed)
+        else:
+            harness = self._default_harness(tasks)
+        model = load_model(self.model, dtype=self.dtype)
+        if file:
+            check_file_lengths(file, harness, model)
+        run = train(model, tasks, harness, self)
+        print_run(run)
+        return 130 if run.interrupted else 0
+
+    def _default_harness(self, tasks: "Sequence[Task]") -> "Harness":
+        from metaharness.harness.slots import Exemplars, Harness, Templates
+
+        slots = self.slots
+        for task in tasks:
+            if len(task.pool) < slots.pool:
+                raise InputError(
+                    f"task {task.name}: expected at least {slots.pool} items in its "
+                    f"pool split, got {len(task.pool)}; pass --slots.pool "
+                    f"{len(task.pool)} or give the task more items"
+                )
+        exemplars = Exemplars.from_tasks(
+            tasks,
+            pool=slots.pool,
+            k=slots.k,
+            share_right=slots.share_right,
+            seed=self.seed,
+        )
+        return Harness(exemplars, Templates.named(slots.templates))
