@@ -141,6 +141,15 @@ def _attend_cudnn(query, keys, values, mask, context, weights):
         mask = jnp.pad(
             mask, ((0, 0),) * 3 + ((weights.shape[-1], 0),), constant_values=True
         )
+    times = query.shape[1]
+    if mask is not None:  # with a mask, the kernel's backward wants even lengths
+        odd_query, odd_key = times % 2, keys.shape[1] % 2
+        query = jnp.pad(query, ((0, 0), (0, odd_query), (0, 0), (0, 0)))
+        keys, values = (
+            jnp.pad(x, ((0, 0), (0, odd_key), (0, 0), (0, 0))) for x in (keys, values)
+        )
+        mask = jnp.pad(mask, ((0, 0), (0, 0), (0, 0), (0, odd_key)))
+        mask = jnp.pad(mask, ((0, 0), (0, 0), (0, odd_query), (0, 0)), mode="edge")
     out = jax.nn.dot_product_attention(
         query,
         keys,
@@ -150,7 +159,8 @@ def _attend_cudnn(query, keys, values, mask, context, weights):
         scale=scale,
         implementation="cudnn",
     )
-    return rearrange(out[..., :head_dim], "(g r) t h d -> g r t h d", g=groups)
+    out = out[:, :times, :, :head_dim]
+    return rearrange(out, "(g r) t h d -> g r t h d", g=groups)
 
 
 def _widen(x: jax.Array, width: int) -> jax.Array:

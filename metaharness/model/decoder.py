@@ -14,6 +14,13 @@ from flax import nnx
 from metaharness.model.attention import Context, attend
 from metaharness.model.config import DecoderConfig
 
+# Stored side by side: fused name -> parts, in order.
+FUSED = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "qkv_bias": ("q_bias", "k_bias", "v_bias"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+}
+
 
 class Layers(nnx.Module):
     """Parameters of every block, stacked over a leading layer axis."""
@@ -23,7 +30,7 @@ class Layers(nnx.Module):
             setattr(self, name, nnx.Param(array))
 
     def arrays(self) -> dict[str, jax.Array]:
-        """Name -> array ``[layer, ...]``."""
+        """Name -> array ``[layer, ...]``, with fused names."""
         return {
             name: param[...]
             for name, param in vars(self).items()
@@ -35,8 +42,9 @@ class Decoder(nnx.Module):
     """Weights of a decoder; the functions of this file run it.
 
     embedding: ``[vocab, hidden]``; final_norm: ``[hidden]``; lm_head: ``[hidden,
-    vocab]`` or None when tied. Layer arrays map in to out: ``q_proj [layer, hidden,
-    heads * head_dim]`` and so on (``layer_shapes`` lists them).
+    vocab]`` or None when tied. Layer arrays map in to out; projections that read the
+    same input are stored side by side (``qkv_proj``, ``gate_up_proj``), since one wide
+    matrix product is faster than several narrow ones.
     """
 
     def __init__(self, config: DecoderConfig, arrays: dict[str, jax.Array]) -> None:
@@ -46,13 +54,15 @@ class Decoder(nnx.Module):
         self.final_norm = nnx.Param(arrays["final_norm"])
         head = arrays.get("lm_head")
         self.lm_head = None if head is None else nnx.Param(head)
-        self.layers = Layers(
-            {
-                name.removeprefix("layers."): array
-                for name, array in arrays.items()
-                if name.startswith("layers.")
-            }
-        )
+        layers = {
+            name.removeprefix("layers."): array
+            for name, array in arrays.items()
+            if name.startswith("layers.")
+        }
+        for fused, parts in FUSED.items():
+            if parts[0] in layers:
+                layers[fused] = jnp.concatenate([layers.pop(p) for p in parts], axis=-1)
+        self.layers = Layers(layers)
 
     @classmethod
     def from_arrays(
@@ -72,6 +82,20 @@ class Decoder(nnx.Module):
                     f"got {arrays[name].shape}"
                 )
         return cls(config, arrays)
+
+    def to_arrays(self) -> dict[str, jax.Array]:
+        """The inverse of ``from_arrays``."""
+        shapes = decoder_shapes(self.config)
+        out = {"embed": self.embedding[...], "final_norm": self.final_norm[...]}
+        if self.lm_head is not None:
+            out["lm_head"] = self.lm_head[...]
+        for name, array in self.layers.arrays().items():
+            parts = FUSED.get(name, (name,))
+            widths = [shapes[f"layers.{part}"][-1] for part in parts]
+            ends = [sum(widths[: i + 1]) for i in range(len(widths) - 1)]
+            pieces = jnp.split(array, ends, axis=-1)
+            out |= {f"layers.{p}": x for p, x in zip(parts, pieces, strict=True)}
+        return out
 
     @property
     def dtype(self) -> jnp.dtype:
@@ -148,6 +172,7 @@ def run_decoder(
     cache: Cache | None = None,
     slot: jax.Array | int = 0,
     implementation: str = "xla",
+    unroll: int = 1,
 ) -> tuple[jax.Array, Cache]:
     """Hidden states of ``tokens`` after the final norm, and the rows' keys and values.
 
@@ -165,6 +190,7 @@ def run_decoder(
             ``slot`` on, the rest is attended to as ``mask`` says.
         slot: first slot written, the same for all rows.
         implementation: see ``attend``.
+        unroll: layers laid out per turn of the scan (without a cache).
 
     Returns:
         hidden ``[group, row, time, hidden]`` and the rows' own keys and values (the
@@ -172,20 +198,20 @@ def run_decoder(
     """
     c = decoder.config
     hidden = decoder.embedding[...][tokens]
-    angles = _rotary_angles(positions, c)
+    rotation = _rotation(positions, c)
     layers = decoder.layers.arrays()
 
     def block(hidden, layer, shared, store):
         x = _rms_norm(hidden, layer["input_norm"], c.rms_eps)
-        query, keys, values = _project_qkv(x, layer, c, angles)
+        query, keys, values = _project_qkv(x, layer, c, rotation)
         keys, values = store(keys, values)
         x = attend(
             query, keys, values, mask, shared, weights, implementation=implementation
         )
         hidden = hidden + rearrange(x, "g r t h d -> g r t (h d)") @ layer["o_proj"]
         x = _rms_norm(hidden, layer["post_norm"], c.rms_eps)
-        gate = jax.nn.silu(x @ layer["gate_proj"])
-        hidden = hidden + (gate * (x @ layer["up_proj"])) @ layer["down_proj"]
+        gate, up = jnp.split(x @ layer["gate_up_proj"], 2, axis=-1)
+        hidden = hidden + (jax.nn.silu(gate) * up) @ layer["down_proj"]
         return hidden, (keys, values)
 
     if cache is None:
@@ -194,7 +220,7 @@ def run_decoder(
             layer, shared = xs
             return block(hidden, layer, shared, lambda k, v: (k, v))
 
-        hidden, own = jax.lax.scan(step, hidden, (layers, context))
+        hidden, own = jax.lax.scan(step, hidden, (layers, context), unroll=unroll)
     else:
 
         def cached_step(carry, xs):
@@ -232,30 +258,38 @@ def vocabulary_logits(decoder: Decoder, hidden: jax.Array) -> jax.Array:
 
 
 def decoder_logits(
-    decoder: Decoder, tokens: jax.Array, *, implementation: str = "xla"
+    decoder: Decoder,
+    tokens: jax.Array,
+    *,
+    implementation: str = "xla",
+    unroll: int = 1,
 ) -> jax.Array:
     """Plain causal forward pass: int32 ``[row, time]`` -> ``[row, time, vocab]``."""
     rows, times = tokens.shape
     positions = jnp.broadcast_to(jnp.arange(times), (1, rows, times))
     hidden, _ = run_decoder(
-        decoder, tokens[None], positions, None, implementation=implementation
+        decoder,
+        tokens[None],
+        positions,
+        None,
+        implementation=implementation,
+        unroll=unroll,
     )
     return vocabulary_logits(decoder, hidden[0])
 
 
-def _project_qkv(x, layer, config, angles):
-    def project(name: str, heads: int) -> jax.Array:
-        out = x @ layer[f"{name}_proj"]
-        if f"{name}_bias" in layer:
-            out = out + layer[f"{name}_bias"]
-        out = rearrange(out, "g r t (h d) -> g r t h d", h=heads)
-        if f"{name}_norm" in layer:
-            out = _rms_norm(out, layer[f"{name}_norm"], config.rms_eps)
-        return out
-
-    query = _rotate(project("q", config.num_heads), angles)
-    keys = _rotate(project("k", config.num_kv_heads), angles)
-    return query, keys, project("v", config.num_kv_heads)
+def _project_qkv(x, layer, config, rotation):
+    c = config
+    heads = x @ layer["qkv_proj"]
+    if "qkv_bias" in layer:
+        heads = heads + layer["qkv_bias"]
+    heads = rearrange(heads, "g r t (h d) -> g r t h d", d=c.head_dim)
+    ends = (c.num_heads, c.num_heads + c.num_kv_heads)
+    query, keys, values = jnp.split(heads, ends, axis=-2)
+    if "q_norm" in layer:
+        query = _rms_norm(query, layer["q_norm"], c.rms_eps)
+        keys = _rms_norm(keys, layer["k_norm"], c.rms_eps)
+    return _rotate(query, rotation), _rotate(keys, rotation), values
 
 
 def _rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
@@ -265,16 +299,17 @@ def _rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
     return scale * wide.astype(x.dtype)
 
 
-def _rotary_angles(positions: jax.Array, config: DecoderConfig) -> jax.Array:
-    """Angles float32 ``[..., head_dim / 2]`` (Su et al. 2021, eq. 15)."""
+def _rotation(positions: jax.Array, config: DecoderConfig) -> tuple:
+    """Cosines and sines float32 ``[..., head_dim / 2]`` (Su et al. 2021, eq. 15)."""
     exponent = jnp.arange(0, config.head_dim, 2, dtype=jnp.float32) / config.head_dim
     frequency = config.rope_theta**-exponent
-    return positions[..., None].astype(jnp.float32) * frequency
+    angles = positions[..., None].astype(jnp.float32) * frequency
+    return jnp.cos(angles), jnp.sin(angles)
 
 
-def _rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
+def _rotate(x: jax.Array, rotation: tuple[jax.Array, jax.Array]) -> jax.Array:
     """Rotate pairs (i, i + head_dim / 2) of ``[..., head, head_dim]``."""
-    cos, sin = jnp.cos(angles)[..., None, :], jnp.sin(angles)[..., None, :]
+    cos, sin = (part[..., None, :] for part in rotation)
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     first, second = jnp.split(wide, 2, axis=-1)
     rotated = [first * cos - second * sin, second * cos + first * sin]

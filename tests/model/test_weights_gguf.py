@@ -109,7 +109,7 @@ def test_values_equal_the_gguf_package_for_each_type(
     np.testing.assert_array_equal(
         permute_rows(layer("self_attn.k_proj"), KV_HEADS), reference("blk.0.attn_k")
     )
-    gate = assemble(config, tensors).layers.arrays()["gate_proj"]
+    gate = assemble(config, tensors).to_arrays()["layers.gate_proj"]
     np.testing.assert_array_equal(gate[0], reference("blk.0.ffn_gate").T)
 
 
