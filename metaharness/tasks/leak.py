@@ -2,15 +2,17 @@
 
 Items of one task may share most of their text (an instruction, a frame), so that any
 two look alike. Two measures keep that from counting as a leak. What the evaluated items
-share is removed first: runs of `GRAM` tokens that `SHARED` of them contain. And the
-evaluated items, which are different problems, judge the criterion: where it finds too
-many of them alike among themselves, it says nothing about this task, and only equal
-questions count (families that vary a number or a grid cell inside a fixed text).
+share is removed first: how all of them begin and end, and runs of `GRAM` tokens that
+`SHARED` of them contain. And the evaluated items, which are different problems, judge
+the criterion: where it finds too many of them alike among themselves, it says nothing
+about this task, and only equal questions count (families that vary a number or a grid
+cell inside a fixed text).
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from metaharness.errors import TaskError
@@ -23,8 +25,10 @@ SHARED = 0.95
 # Fewer items than this share their text by chance: nothing is removed.
 MIN_ITEMS = 8
 SIMILARITY = 0.9
-# A remainder with fewer words must be equal: in "5, 2, 1, 0" one token is the question.
+# A remainder with fewer words, or words fewer among its tokens, must be equal: in
+# "5, 2, 1, 0" and on a board one token is the problem.
 MIN_WORDS = 10
+WORD_SHARE = 0.25
 # The criterion is void where more evaluated items than this have a look-alike.
 MAX_ALIKE = 0.02
 NUM_PROBES = 256
@@ -42,6 +46,9 @@ class Question(Protocol):
 
     @property
     def question(self) -> str: ...
+
+    @property
+    def answer(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,9 @@ def find_leaks(
 
     evaluated: items of one task. Equal normal forms always count. Unless the criterion
     is void (see above), so do equal remainders (text less what the evaluated items
-    share) and remainders of at least `MIN_WORDS` words and similarity `SIMILARITY`.
+    share), an equal remainder inside a frame that was changed a little, and remainders
+    of similarity `SIMILARITY` that are mostly words; those not where numbers and
+    answers both differ, which makes another problem in nearly the same words.
     """
     by_normal: dict[str, Question] = {}
     for item in evaluated:
@@ -76,9 +85,13 @@ def find_leaks(
         normal = normal_question(item.question)
         if normal in by_normal:
             leaks.append(Leak(item.uid, by_normal[normal].uid, 1.0))
-        elif not index.void and (found := index.closest(index.remainder(normal))):
-            position, similarity = found
-            leaks.append(Leak(item.uid, originals[position].uid, similarity))
+        elif not index.void:
+            found = index.closest(
+                split_normal(normal), partial(_same_problem, item, originals)
+            )
+            if found:
+                position, similarity = found
+                leaks.append(Leak(item.uid, originals[position].uid, similarity))
     return tuple(leaks)
 
 
@@ -106,46 +119,77 @@ class _Index:
     """The evaluated questions without their shared text, searchable by similarity."""
 
     def __init__(self, normals: Sequence[str]) -> None:
-        texts = [split_normal(normal) for normal in normals]
-        self._shared = _shared_grams(texts)
-        self._rests = [self._cut(text) for text in texts]
+        self._texts = [split_normal(normal) for normal in normals]
+        self._begin, self._end = _common_ends(self._texts)
+        self._shared = _shared_grams(self._texts)
+        self._rests = [self._remainder(text) for text in self._texts]
         self._counts = [Counter(rest) for rest in self._rests]
+        self._framed_lengths: set[int] = set()
         self._equal: dict[Tokens, list[int]] = defaultdict(list)
         self._postings: dict[str, list[int]] = defaultdict(list)
         for position, rest in enumerate(self._rests):
             self._equal[rest].append(position)
+            if rest and len(rest) < len(self._texts[position]):
+                self._framed_lengths.add(len(rest))
             for token in set(rest):
                 self._postings[token].append(position)
         self.void = self._is_void()
 
-    def remainder(self, normal: str) -> Tokens:
-        """Tokens of a normal form that the evaluated items do not share, in order."""
-        return self._cut(split_normal(normal))
+    def closest(
+        self, text: Tokens, counts: Callable[[int], bool], but: int = -1
+    ) -> tuple[int, float] | None:
+        """Position and similarity of the most similar text, None if none is alike.
 
-    def _cut(self, text: Tokens) -> Tokens:
-        kept = [True] * len(text)
-        for start in range(len(text) - GRAM + 1):
-            if text[start : start + GRAM] in self._shared:
-                kept[start : start + GRAM] = [False] * GRAM
-        return tuple(t for t, keep in zip(text, kept, strict=True) if keep)
-
-    def closest(self, rest: Tokens, but: int = -1) -> tuple[int, float] | None:
-        """Position and similarity of the most similar text, None if none is alike."""
+        counts: whether a text at a position counts if it is nearly, not fully, alike.
+        but: a position that never counts.
+        """
+        rest = self._remainder(text)
         if not rest:
             return None
         twins = [p for p in self._equal.get(rest, ()) if p != but]
         if twins:
             return twins[0], 1.0
-        if _num_words(rest) < MIN_WORDS:
-            return None
-        best = None
-        for position in self._candidates(rest):
-            similarity = 0.0
-            if position != but and _num_words(self._rests[position]) >= MIN_WORDS:
-                similarity = _similarity(rest, self._rests[position])
-            if similarity >= SIMILARITY and (best is None or similarity > best[1]):
-                best = (position, similarity)
+        best = self._reframed(text, rest, but)
+        if best is None and _is_prose(rest):
+            for position in self._candidates(rest):
+                similarity = 0.0
+                if position != but and _is_prose(self._rests[position]):
+                    similarity = _similarity(rest, self._rests[position])
+                better = best is None or similarity > best[1]
+                if similarity >= SIMILARITY and better and counts(position):
+                    best = (position, similarity)
         return best
+
+    def _remainder(self, text: Tokens) -> Tokens:
+        """Tokens that the evaluated items do not share, in order."""
+        kept = [True] * len(text)
+        if text[: len(self._begin)] == self._begin:
+            kept[: len(self._begin)] = [False] * len(self._begin)
+        if text[len(text) - len(self._end) :] == self._end:
+            kept[len(text) - len(self._end) :] = [False] * len(self._end)
+        for start in range(len(text) - GRAM + 1):
+            if text[start : start + GRAM] in self._shared:
+                kept[start : start + GRAM] = [False] * GRAM
+        return tuple(t for t, keep in zip(text, kept, strict=True) if keep)
+
+    def _reframed(
+        self, text: Tokens, rest: Tokens, but: int
+    ) -> tuple[int, float] | None:
+        # One edit of a frame uncovers up to 2 GRAM - 1 of its tokens, which then stand
+        # beside what is left of the question; all of them must be words.
+        most = (2 * GRAM - 1) * int((1.0 - SIMILARITY) * len(text) + 1.0)
+        for length in self._framed_lengths:
+            if not len(rest) - most <= length < len(rest):
+                continue
+            for start in range(len(rest) - length + 1):
+                for position in self._equal.get(rest[start : start + length], ()):
+                    extra = rest[:start] + rest[start + length :]
+                    if position == but or _num_words(extra) < len(extra):
+                        continue
+                    similarity = _similarity(text, self._texts[position])
+                    if similarity >= SIMILARITY:
+                        return position, similarity
+        return None
 
     def _candidates(self, rest: Tokens) -> list[int]:
         # Of its tokens at most `limit` have no partner in a text that is similar enough
@@ -176,14 +220,46 @@ class _Index:
         most = max(2, MAX_ALIKE * len(probes))
         num_alike = 0
         for position in probes:
-            num_alike += self.closest(self._rests[position], but=position) is not None
+            found = self.closest(self._texts[position], lambda _: True, but=position)
+            num_alike += found is not None
             if num_alike > most:
                 return True
         return False
 
 
+def _same_problem(item: Question, others: Sequence[Question], position: int) -> bool:
+    other = others[position]
+    numbers = [
+        [t for t in split_normal(normal_question(q)) if t[0].isdigit()]
+        for q in (item.question, other.question)
+    ]
+    answers = [normal_question(a) for a in (item.answer, other.answer)]
+    return numbers[0] == numbers[1] or answers[0] == answers[1]
+
+
 def _num_words(text: Tokens) -> int:
     return sum(len(token) > 1 and token[0].isalpha() for token in text)
+
+
+def _is_prose(text: Tokens) -> bool:
+    num_words = _num_words(text)
+    return num_words >= MIN_WORDS and num_words >= WORD_SHARE * len(text)
+
+
+def _common_ends(texts: Sequence[Tokens]) -> tuple[Tokens, Tokens]:
+    """How all texts begin and how all end, without overlap in the shortest."""
+    if len(texts) < MIN_ITEMS:
+        return (), ()
+    shortest = min(texts, key=len)
+    ends = []
+    room = len(shortest)
+    for step in (1, -1):
+        num = 0
+        while num < room and len({text[::step][num] for text in texts}) == 1:
+            num += 1
+        room -= num
+        ends.append(shortest[:num] if step == 1 else shortest[len(shortest) - num :])
+    return ends[0], ends[1]
 
 
 def _shared_grams(texts: Sequence[Tokens]) -> frozenset[Tokens]:

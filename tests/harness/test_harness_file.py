@@ -221,6 +221,22 @@ def test_malformed_input_is_named_in_one_line(tmp_path, case):
     assert said.startswith(str(tmp_path))
 
 
+def test_keys_inside_a_long_text_are_not_taken_for_keys(tmp_path):
+    text = """[[template.candidates]]
+name = "a"
+question = '''
+[exemplars]
+k = 1
+{question}'''
+
+[exemplars]
+k = 4
+file = "pool.jsonl"
+"""
+    with pytest.raises(HarnessError, match="harness.toml:9: k: expected k between"):
+        load_harness_file(write(tmp_path, text))
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(HarnessError, match="nowhere.toml: expected a harness file"):
         load_harness_file(tmp_path / "nowhere.toml")

@@ -35,7 +35,7 @@ FAMILIES = (
     "gcd",
 )
 # Families that share long text, or vary a number, a name or a grid cell in it.
-LOOK_ALIKE = ("aiw", "simple_geometry", "rotten_oranges", "gsm_symbolic", "n_queens")
+LOOK_ALIKE = ("aiw", "simple_geometry", "rotten_oranges", "gsm_symbolic", "tsumego")
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

@@ -68,6 +68,17 @@ def test_another_story_is_not_found():
         assert not found(story(seed), STORIES)
 
 
+def test_another_number_makes_another_problem_where_the_answer_changes_too():
+    question = STORIES[3].question
+    number = question.split()[-1]
+    for changed, answer, leaks in (
+        (question.replace(number, "41?"), "b", 0),
+        (question.replace(number, "41?"), STORIES[3].answer, 1),
+        (question.replace(question.split()[0], "sentence"), "b", 1),
+    ):
+        assert len(find_leaks([Item("mine", changed, answer)], STORIES)) == leaks
+
+
 def test_a_copy_with_too_many_changes_is_not_found():
     words = STORIES[3].question.split()
     for i in range(0, 24, 6):
@@ -78,13 +89,22 @@ def test_a_copy_with_too_many_changes_is_not_found():
 def test_items_in_one_frame_are_told_apart_by_what_they_do_not_share():
     assert not found(FRAME.format(12, 18), FRAMED)
     assert found(FRAME.format(11, 5), FRAMED) == [("pool:0", "test:0")]
-    # without the frame
-    assert found("48 and 96", FRAMED) == [("pool:0", "test:1")]
+    # without the frame, and in a frame with another word
+    for question in (
+        "48 and 96",
+        FRAME.format(48, 96).replace("Give", "Write"),
+        FRAME.format(48, 96).replace("the greatest", "greatest"),
+    ):
+        assert found(question, FRAMED) == [("pool:0", "test:1")]
+        for other in ("47", "8", "148"):
+            assert not found(question.replace("48", other), FRAMED)
 
 
 def test_short_number_questions_are_only_found_when_equal():
     assert found("5, 7, 9, ?", NUMBERS)
     assert found("5,  7,  9, ?", NUMBERS)
+    # how all of them end does not count
+    assert found("5, 7, 9", NUMBERS)
     for question in ("5, 7, 9, 11, ?", "-5, 7, 9, ?", "5, 7, 90, ?", "9, 7, 5, ?"):
         assert not found(question, NUMBERS)
 
@@ -109,9 +129,46 @@ def test_a_family_that_varies_one_word_counts_equal_questions_only():
     assert found(text.format(NOUNS[0]), evaluated) == [("pool:0", "test:0")]
 
 
+def test_a_family_of_several_frames_counts_equal_questions_only():
+    frames = [story(seed, 20) + " {} met {} there" for seed in range(4)]
+    pairs = [(a, b) for a in NOUNS[:6] for b in NOUNS[6:12]]
+    evaluated = items(
+        frames[i % 4].format(a, b) for i, (a, b) in enumerate(pairs * 4, start=1)
+    )
+    assert not found(frames[0].format("alice", "bob"), evaluated)
+    assert found(evaluated[9].question, evaluated) == [("pool:0", "test:9")]
+
+
+def test_runs_of_a_grid_are_never_taken_for_shared_text():
+    evaluated = items(f"0 0 0 {n} 0 0 0" for n in range(1, 40))
+    assert not found("0 0 0 0 0 0 7", evaluated)
+    assert found("0 0 0 7 0 0 0", evaluated) == [("pool:0", "test:6")]
+
+
+def test_a_board_among_few_words_must_be_equal():
+    def board(seed):
+        cells = ["."] * 150
+        for cell in random.Random(seed).sample(range(150), 4):
+            cells[cell] = "x"
+        return story(0, 12) + " " + " ".join(cells)
+
+    evaluated = items([board(1), *(story(seed) for seed in range(1, 8))])
+    assert not found(board(2), evaluated)
+    assert found(board(1), evaluated) == [("pool:0", "test:0")]
+
+
 def test_few_items_share_text_by_chance_and_keep_it():
-    few = items(["What is the colour of the sky?", "What is the colour of grass?"])
-    assert not found("What is the colour of snow?", few)
+    few = items(f"What is the usual colour of {word}?" for word in ("snow", "grass"))
+    assert not found("What is the usual colour of mud?", few)
+    assert not found("snow", few)
+
+
+def test_one_edit_in_the_shortest_text_that_is_compared_is_found():
+    evaluated = items(" ".join(WORDS[i * 11 : i * 11 + 10]) for i in range(30))
+    words = evaluated[4].question.split()
+    words[5] = "sentence"
+    assert found(" ".join(words), evaluated) == [("pool:0", "test:4")]
+    assert not found(" ".join(words[1:]), evaluated)
 
 
 def test_nothing_to_compare_is_no_leak():
