@@ -18,6 +18,7 @@ from estimators.interface import (
 )
 from estimators.rows import (
     at_least_float32,
+    counted_losses,
     equal_coef,
     leave_one_out,
     sample_rows,
@@ -168,8 +169,8 @@ def linear_proxy(
         state: LinearProxyState,
     ) -> Credit:
         logits = at_least_float32(logits)
-        losses = at_least_float32(loss_of(losses, spec.learns_from))
-        losses = jax.lax.stop_gradient(losses).astype(logits.dtype)
+        losses = counted_losses(loss_of(losses, spec.learns_from), draw)
+        losses = losses.astype(logits.dtype)
         if slope is not None:
             slope = jax.lax.stop_gradient(slope).astype(logits.dtype).reshape(-1)
         features = features_of(draw.outcomes, logits.dtype)

@@ -49,19 +49,13 @@ class Ranking(distrax.Distribution):
         over the candidates that are left; running sums would cancel when one holds the
         mass.
         """
-        logits = jnp.broadcast_to(
-            self._logits, (*value.shape[:-1], self._logits.shape[-1])
-        )
-
-        def place(left: jax.Array, taken: jax.Array) -> tuple[jax.Array, jax.Array]:
-            logp = jax.nn.log_softmax(jnp.where(left, logits, EXCLUDED))
-            hot = jax.nn.one_hot(taken, logits.shape[-1], dtype=bool)
-            logp = jnp.take_along_axis(logp, taken[..., None], axis=-1)[..., 0]
-            return left & ~hot, logp
-
-        left = jnp.broadcast_to(self._mask, logits.shape)
-        _, logp = jax.lax.scan(place, left, jnp.moveaxis(value, -1, 0))
-        return jnp.sum(logp, axis=0)
+        hot = jax.nn.one_hot(value, self._logits.shape[-1], dtype=jnp.int32)
+        taken = jnp.cumsum(hot, axis=-2) - hot  # [..., k, pool], before this place
+        left = self._mask[..., None, :] & (taken == 0)
+        logp = jnp.where(left, self._logits[..., None, :], EXCLUDED)
+        logp = jax.nn.log_softmax(logp)
+        placed = jnp.take_along_axis(logp, value[..., None], axis=-1)[..., 0]
+        return jnp.sum(placed, axis=-1)
 
     def entropy(self) -> jax.Array:
         """Shannon entropy in nats, `[...]`, by enumeration.

@@ -10,6 +10,7 @@ from estimators.family import Family
 from estimators.interface import VALUES, Credit, Draw, Estimator, Spec, loss_of
 from estimators.rows import (
     at_least_float32,
+    counted_losses,
     equal_coef,
     group_mean,
     leave_one_out,
@@ -99,8 +100,7 @@ def reinforce(
         state: ReinforceState,
     ) -> Credit:
         del slope
-        losses = at_least_float32(loss_of(losses, spec.learns_from))
-        losses = jax.lax.stop_gradient(losses)
+        losses = counted_losses(loss_of(losses, spec.learns_from), draw)
         group = draw.memo.group
         running = state.total / jnp.where(state.weight > 0, state.weight, 1.0)
         if baseline == "leave_one_out":
@@ -115,8 +115,7 @@ def reinforce(
         else:
             advantage = losses
         surrogate = score_term(family, logits, draw, advantage)
-        coef = jax.lax.stop_gradient(draw.coef)
-        mean = jnp.sum(jnp.where(coef > 0, coef * losses, 0.0))
+        mean = jax.lax.stop_gradient(draw.coef) @ losses
         new = ReinforceState(
             state.step + 1,
             decay * state.total + (1 - decay) * mean,

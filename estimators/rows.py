@@ -58,6 +58,16 @@ def equal_coef(draw: Draw, dtype: jnp.dtype) -> jax.Array:
     return jnp.full((rows,), 1.0 / rows, dtype)
 
 
+def counted_losses(losses: jax.Array, draw: Draw) -> jax.Array:
+    """Losses as constants, 0 in rows of coefficient 0 (an excluded stratum).
+
+    Such a row may hold anything, even nan, and a mean taken as a matrix product would
+    carry it into every other group.
+    """
+    losses, coef = jax.lax.stop_gradient((at_least_float32(losses), draw.coef))
+    return jnp.where(coef > 0, losses, 0.0)
+
+
 def group_mean(values: jax.Array, group: jax.Array) -> jax.Array:
     """Mean over the rows of each row's group: `[rows, ...]` as ``values``."""
     same = (group[:, None] == group[None, :]).astype(values.dtype)
@@ -79,11 +89,7 @@ def leave_one_out(losses: jax.Array, group: jax.Array) -> jax.Array:
 def score_term(
     family: Family, logits: jax.Array, draw: Draw, advantage: jax.Array
 ) -> jax.Array:
-    """Scalar whose gradient in the logits is sum of coef * advantage * score.
-
-    Rows of coefficient 0 (a stratum that is excluded) add nothing, whatever their loss.
-    """
-    coef = jax.lax.stop_gradient(draw.coef)
-    advantage = jnp.where(coef > 0, jax.lax.stop_gradient(advantage), 0.0)
+    """Scalar whose gradient in the logits is sum of coef * advantage * score."""
+    coef, advantage = jax.lax.stop_gradient((draw.coef, advantage))
     log_prob = family.distribution(logits, draw.memo.mask).log_prob(draw.outcomes)
     return jnp.sum(coef * advantage * log_prob)

@@ -163,6 +163,7 @@ def tell(
     logits = jax.tree.map(at_least_float32, logits)
     losses = jax.tree.map(at_least_float32, losses)
     losses, slope, weights_grad = jax.lax.stop_gradient((losses, slope, weights_grad))
+    draw = jax.lax.stop_gradient(estimator.rebuild(logits, draw, state))
     _check_losses(losses, draw.coef)
     if PATH in spec.needs and not jax.tree.leaves(weights_grad):
         raise ValueError(

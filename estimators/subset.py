@@ -50,20 +50,9 @@ class Subset(distrax.Distribution):
         shape = (self._logits.shape[-1], n, *self.batch_shape)
         noise = jax.random.uniform(key, shape, self._logits.dtype)
 
-        def visit(left: jax.Array, row: tuple) -> tuple[jax.Array, jax.Array]:
-            logit, before, upto, u = row
-
-            def at(entries: jax.Array, degree: jax.Array) -> jax.Array:
-                entries = jnp.broadcast_to(entries, (*left.shape, self._k + 1))
-                return jnp.take_along_axis(entries, degree[..., None], axis=-1)[..., 0]
-
-            logp = logit + at(before, jnp.maximum(left - 1, 0)) - at(upto, left)
-            take = (left > 0) & (u < jnp.exp(jnp.minimum(logp, 0.0)))
-            return left - take, take
-
         rows = (jnp.moveaxis(self._logits, -1, 0), table[:-1], table[1:], noise)
         start = jnp.full((n, *self.batch_shape), self._k, jnp.int32)
-        _, taken = jax.lax.scan(visit, start, rows, reverse=True)
+        _, taken = jax.lax.scan(_visit, start, rows, reverse=True)
         order = jnp.argsort(~jnp.moveaxis(taken, 0, -1), axis=-1, stable=True)
         return order[..., : self._k].astype(jnp.int32)
 
@@ -110,3 +99,17 @@ class Subset(distrax.Distribution):
           ValueError: more outcomes than ``outcomes.LIMIT``.
         """
         return combinations(self._logits.shape[-1], self._k)
+
+
+# At module level: a new function per call would be traced and compiled anew each time.
+def _visit(left: jax.Array, row: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+    """Take or pass one candidate, ``left`` still to take: both `[n, ...]`."""
+    logit, before, upto, noise = row
+
+    def entry(table: jax.Array, degree: jax.Array) -> jax.Array:
+        table = jnp.broadcast_to(table, (*left.shape, table.shape[-1]))
+        return jnp.take_along_axis(table, degree[..., None], axis=-1)[..., 0]
+
+    logp = logit + entry(before, jnp.maximum(left - 1, 0)) - entry(upto, left)
+    take = (left > 0) & (noise < jnp.exp(jnp.minimum(logp, 0.0)))
+    return left - take, take

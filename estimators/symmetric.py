@@ -24,13 +24,7 @@ def log_table(logits: jax.Array, k: int) -> jax.Array:
     """
     batch = logits.shape[:-1]
     first = jnp.full((*batch, k + 1), EXCLUDED, logits.dtype).at[..., 0].set(0.0)
-
-    def add(row: jax.Array, logit: jax.Array) -> tuple[jax.Array, jax.Array]:
-        grown = jnp.logaddexp(row[..., 1:], row[..., :-1] + logit[..., None])
-        row = jnp.concatenate([row[..., :1], grown], axis=-1)
-        return row, row
-
-    _, rows = jax.lax.scan(add, first, jnp.moveaxis(logits, -1, 0))
+    _, rows = jax.lax.scan(_add_candidate, first, jnp.moveaxis(logits, -1, 0))
     return jnp.concatenate([first[None], rows], axis=0)
 
 
@@ -53,3 +47,10 @@ def log_without_each(logits: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
     after = suffix[1:, ..., :k][..., ::-1]  # degrees k-1..0 of candidates i+1..
     without = jax.nn.logsumexp(before + after, axis=-1)
     return prefix[-1, ..., k], jnp.moveaxis(without, 0, -1)
+
+
+# At module level: a new function per call would be traced and compiled anew each time.
+def _add_candidate(row: jax.Array, logit: jax.Array) -> tuple[jax.Array, jax.Array]:
+    grown = jnp.logaddexp(row[..., 1:], row[..., :-1] + logit[..., None])
+    row = jnp.concatenate([row[..., :1], grown], axis=-1)
+    return row, row

@@ -93,8 +93,6 @@ def store(
     """
     rows = losses.shape[0]
     start = (step * rows) % window.losses.shape[0]
-    coef = jax.lax.stop_gradient(coef)
-    losses = jnp.where(coef > 0, losses, 0.0)
     new = Window(
         features - group_mean(features, group),
         losses - group_mean(losses, group),

@@ -1,0 +1,390 @@
+"""The joint estimator against enumeration of whole harnesses."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from estimator_cases import A4, ORACLES
+
+import estimators as es
+
+HARNESS = ORACLES["whole_harness"]
+TEMPLATE = es.Family("categorical", 3)
+PAIR = es.Family("subset", 4, 2)
+ORDER = es.Family("ranking", 3, 2)
+PHI = {slot: np.array(HARNESS[slot]["phi"]) for slot in ("template", "pair", "order")}
+
+
+def harness_loss(weights):
+    """The stored harness's loss, from hard weights `[rows, ...]`."""
+    ids = jnp.arange(3)
+    template = weights["template"] @ ids
+    order = weights["order"] @ ids
+    score = jnp.sin(1 + template + weights["pair"] @ jnp.asarray(A4))
+    return score + 0.2 * (order[:, 0] - 2 * order[:, 1]) * (1 + template)
+
+
+def joint(samples, baseline, **options):
+    return es.combine(
+        {
+            "template": (TEMPLATE, es.exact(TEMPLATE)),
+            "pair": (PAIR, es.reinforce(PAIR, samples=samples, baseline=baseline)),
+            "order": (ORDER, es.reinforce(ORDER, samples=samples, baseline=baseline)),
+        },
+        **options,
+    )
+
+
+def enumerated(estimator, phi, tuples, slots, loss, state=None):
+    """Gradients where the rows of ``slots`` hold these outcomes; `[tuple, ...]`.
+
+    ``tuples`` index the product of the slots' tables, one index a row.
+    """
+    phi = jax.tree.map(jnp.asarray, phi)
+    tables = [estimator.spec.family[slot].enumerate() for slot in slots]
+    sizes = [len(table) for table in tables]
+    state = estimator.init(jax.random.key(0), phi) if state is None else state
+    base = estimator.draw(jax.random.key(1), phi, state)
+
+    def one(index):
+        memo = dict(base.memo)
+        for slot, table, rows in zip(
+            slots, tables, jnp.unravel_index(index, sizes), strict=True
+        ):
+            memo[slot] = memo[slot]._replace(outcomes=jnp.asarray(table)[rows])
+        draw = estimator.rebuild(phi, base._replace(memo=memo), state)
+        evaluated = es.evaluate(estimator, lambda draw, theta: loss(draw.weights))
+        losses, weights_grad, _ = evaluated(draw, None)
+        slope = {
+            slot: None if probe is None else jnp.cos(jnp.arange(probe.size) + 1.0)
+            for slot, probe in draw.probe.items()
+        }
+        told = es.tell(estimator, phi, draw, losses, state, slope, weights_grad)
+        return told.logits_grad, told.value
+
+    return jax.jit(jax.vmap(one))(jnp.asarray(tuples))
+
+
+def probabilities(families, phi):
+    """Probability of each element of the product of the slots' tables."""
+    laws = [families[s].distribution(jnp.asarray(phi[s])) for s in families]
+    probs = [
+        np.exp(np.asarray(law.log_prob(jnp.asarray(families[slot].enumerate()))))
+        for slot, law in zip(families, laws, strict=True)
+    ]
+    total = probs[0]
+    for prob in probs[1:]:
+        total = np.multiply.outer(total, prob).reshape(-1)
+    return total
+
+
+def weighted(prob, tuples, found):
+    weight = prob[np.asarray(tuples)].prod(1)
+    return jax.tree.map(lambda x: np.tensordot(weight, np.asarray(x), 1), found)
+
+
+def check_harness(grad, value):
+    for slot in PHI:
+        np.testing.assert_allclose(grad[slot], HARNESS[f"grad_{slot}"], atol=1e-10)
+    assert value == pytest.approx(HARNESS["value"], abs=1e-10)
+
+
+def test_crossed_rows_are_unbiased_for_every_slot():
+    with jax.enable_x64(True):
+        estimator = joint(2, "leave_one_out", enumeration="crossed")
+        assert estimator.spec.rows == 6
+        prob = probabilities({"pair": PAIR, "order": ORDER}, PHI)
+        tuples = np.array(list(itertools.product(range(len(prob)), repeat=2)))
+        found = enumerated(estimator, PHI, tuples, ("pair", "order"), harness_loss)
+        check_harness(*weighted(prob, tuples, found))
+
+
+def test_stratified_rows_are_unbiased_for_every_slot():
+    with jax.enable_x64(True):
+        estimator = joint(3, "none")
+        prob = probabilities({"pair": PAIR, "order": ORDER}, PHI)
+        tuples = np.array(list(itertools.product(range(len(prob)), repeat=3)))
+        found = enumerated(estimator, PHI, tuples, ("pair", "order"), harness_loss)
+        check_harness(*weighted(prob, tuples, found))
+
+
+def test_stratified_leave_one_out_is_unbiased_on_the_whole_harness():
+    """One stratum at a time: their terms add, which the next test does not assume."""
+    with jax.enable_x64(True):
+        estimator = joint(6, "leave_one_out")
+        prob = probabilities({"pair": PAIR, "order": ORDER}, PHI)
+        pairs = np.array(list(itertools.product(range(len(prob)), repeat=2)))
+        still = np.zeros((len(pairs), 6), int)
+        blocks = [still.copy() for _ in range(4)]
+        for stratum in range(3):
+            blocks[stratum][:, 2 * stratum : 2 * stratum + 2] = pairs
+        tuples = np.concatenate(blocks)
+        found = enumerated(estimator, PHI, tuples, ("pair", "order"), harness_loss)
+
+        def total(leaf):
+            parts = np.split(np.asarray(leaf), 4)
+            means = [np.tensordot(prob[pairs].prod(1), part, 1) for part in parts]
+            return sum(means[:3]) - 2 * means[3]
+
+        check_harness(*jax.tree.map(total, found))
+
+
+SMALL = {"template": es.Family("categorical", 2), "pair": es.Family("subset", 3, 2)}
+SMALL_PHI = {"template": np.array([0.3, -0.4]), "pair": np.array([0.5, -0.2, 0.1])}
+
+
+def small_loss(weights):
+    template, pair = weights["template"], weights["pair"]
+    score = pair @ jnp.array([0.9, -0.4, 0.3])
+    return jnp.exp(0.7 * score) * (1 + template[:, 0]) + 2.0 * template[:, 1]
+
+
+def small_exact(phi):
+    """Expected loss over every template and pair."""
+    rows = {
+        slot: family.weights(jnp.asarray(family.enumerate()), jnp.float64)
+        for slot, family in SMALL.items()
+    }
+    prob = {
+        slot: jnp.exp(
+            family.distribution(phi[slot]).log_prob(jnp.asarray(family.enumerate()))
+        )
+        for slot, family in SMALL.items()
+    }
+    grid = {"template": jnp.repeat(rows["template"], 3, 0)}
+    grid["pair"] = jnp.tile(rows["pair"], (2, 1))
+    return jnp.outer(prob["template"], prob["pair"]).reshape(-1) @ small_loss(grid)
+
+
+@pytest.mark.parametrize(
+    "name, options, unbiased",
+    [
+        ("reinforce", {}, True),
+        ("linear_proxy", {"window": 8, "residual": 1.0}, True),
+        ("simple", {}, False),
+    ],
+)
+def test_stratified_expectation_over_every_row_at_once(name, options, unbiased):
+    """Two templates, two rows each, all 3^4 tuples of pairs."""
+    with jax.enable_x64(True):
+        pair = SMALL["pair"]
+        estimator = es.combine(
+            {
+                "template": (SMALL["template"], es.exact(SMALL["template"])),
+                "pair": (pair, es.make(name, pair, {"samples": 4} | options)),
+            }
+        )
+        phi = jax.tree.map(jnp.asarray, SMALL_PHI)
+        state = estimator.init(jax.random.key(0), phi)
+        if name == "linear_proxy":
+            window = state["pair"].window._replace(
+                features=jax.random.normal(jax.random.key(2), (8, 3)),
+                losses=jax.random.normal(jax.random.key(3), (8,)),
+                weight=jnp.ones(8),
+                profile=jnp.full((8, 3), 1 / 3),
+                fold=jnp.arange(8, dtype=jnp.int32) % 2,
+            )
+            state["pair"] = state["pair"]._replace(window=window)
+        assert estimator.spec.unbiased == unbiased
+        prob = probabilities({"pair": pair}, SMALL_PHI)
+        tuples = np.array(list(itertools.product(range(3), repeat=4)))
+        found = enumerated(estimator, phi, tuples, ("pair",), small_loss, state)
+        grad, value = weighted(prob, tuples, found)
+        expected, exact = jax.value_and_grad(small_exact)(phi)
+        assert value == pytest.approx(float(expected), abs=1e-10)
+        np.testing.assert_allclose(grad["template"], exact["template"], atol=1e-10)
+        if unbiased:
+            np.testing.assert_allclose(grad["pair"], exact["pair"], atol=1e-10)
+            return
+        # simple: covariance times the mean slope, template by template
+        law = pair.distribution(phi["pair"])
+        hot = np.asarray(pair.weights(pair.enumerate()), float)
+        mu = np.asarray(law.marginals())
+        cov = (hot * prob[:, None]).T @ hot - np.outer(mu, mu)
+        p = np.exp(SMALL_PHI["template"]) / np.exp(SMALL_PHI["template"]).sum()
+        a = np.array([0.9, -0.4, 0.3])
+        slope = (p @ [2, 1]) * 0.7 * (prob @ np.exp(0.7 * hot @ a)) * a
+        np.testing.assert_allclose(grad["pair"], cov @ slope, atol=1e-10)
+
+
+def test_strata_are_adjacent_even_and_weighted_by_probability():
+    family = es.Family("categorical", 3)
+    other = es.Family("subset", 5, 2)
+    estimator = es.combine(
+        {
+            "template": (family, es.exact(family)),
+            "pair": (other, es.reinforce(other, samples=8)),
+        }
+    )
+    phi = {"template": jnp.array([0.1, 0.9, -1.0]), "pair": jnp.zeros(5)}
+    draw = estimator.draw(
+        jax.random.key(0), phi, estimator.init(jax.random.key(9), phi)
+    )
+    template = np.asarray(draw.outcomes["template"])[:, 0]
+    np.testing.assert_array_equal(template, [0, 0, 0, 1, 1, 1, 2, 2])
+    p = jax.nn.softmax(phi["template"])
+    expected = np.array([p[0] / 3] * 3 + [p[1] / 3] * 3 + [p[2] / 2] * 2)
+    np.testing.assert_allclose(draw.coef, expected, rtol=1e-6)
+    np.testing.assert_array_equal(draw.memo["pair"].memo.group, template)
+
+
+def test_several_enumerated_slots_form_joint_strata():
+    a, b = es.Family("categorical", 2), es.Family("subset", 3, 2)
+    phi = {"a": jnp.array([0.2, -0.3]), "b": jnp.array([0.5, 0.0, -0.4])}
+    estimator = es.combine({"a": (a, es.exact(a)), "b": (b, es.exact(b))})
+    assert estimator.spec.rows == 6 and estimator.spec.unbiased
+    state = estimator.init(jax.random.key(9), phi)
+
+    def loss(weights):
+        return jnp.exp(weights["a"][:, 0] + weights["b"] @ jnp.array([0.3, -0.5, 0.8]))
+
+    draw = es.ask(estimator, jax.random.key(0), phi, state)
+    told = es.tell(estimator, phi, draw, loss(draw.weights), state)
+
+    def expected(phi):
+        law = es.Product({"a": a.distribution(phi["a"]), "b": b.distribution(phi["b"])})
+        rows = jax.tree.map(jnp.asarray, law.enumerate())
+        weights = {"a": a.weights(rows["a"]), "b": b.weights(rows["b"])}
+        return jnp.exp(law.log_prob(rows)) @ loss(weights)
+
+    exact = jax.grad(expected)(phi)
+    for slot in phi:
+        np.testing.assert_allclose(told.logits_grad[slot], exact[slot], atol=1e-6)
+
+
+def test_a_masked_template_is_left_out_whatever_its_losses():
+    family, other = es.Family("categorical", 3), es.Family("subset", 4, 2)
+    for name, options in (("reinforce", {}), ("linear_proxy", {"window": 12})):
+        part = es.make(name, other, {"samples": 6} | options)
+        estimator = es.combine(
+            {"template": (family, es.exact(family)), "pair": (other, part)}
+        )
+        phi = {"template": jnp.array([0.1, 0.9, -1.0]), "pair": jnp.arange(4.0) / 4}
+        mask = {"template": np.array([True, False, True])}
+        state = estimator.init(jax.random.key(9), phi)
+        draw = es.ask(estimator, jax.random.key(0), phi, state, mask)
+        losses = jnp.where(draw.outcomes["template"][:, 0] == 1, jnp.nan, 1.0)
+        losses = losses + draw.weights["pair"][:, 0]
+        told = es.tell(estimator, phi, draw, losses, state)
+        assert np.all(np.isfinite(told.logits_grad["pair"]))
+        assert np.isfinite(told.value)
+        assert told.logits_grad["template"][1] == 0
+        assert np.all(np.isfinite(told.logits_grad["template"]))
+
+
+def test_adding_a_slot_moves_no_other_slots_draws():
+    pair = (PAIR, es.reinforce(PAIR, samples=4))
+    order = (ORDER, es.reinforce(ORDER, samples=4))
+    phi = {"pair": jnp.zeros(4), "order": jnp.zeros(3)}
+    one, two = es.combine({"pair": pair}), es.combine({"order": order, "pair": pair})
+    key = jax.random.key(3)
+    alone = one.draw(jax.random.clone(key), phi, one.init(jax.random.key(9), phi))
+    beside = two.draw(key, phi, two.init(jax.random.key(9), phi))
+    np.testing.assert_array_equal(alone.outcomes["pair"], beside.outcomes["pair"])
+    assert not np.array_equal(beside.outcomes["pair"], beside.outcomes["order"])
+
+
+def test_every_slot_learns_from_the_loss_it_names():
+    a, b, c = es.Family("categorical", 3), es.Family("subset", 3, 2), TEMPLATE
+    phi = {"a": jnp.arange(3.0), "b": jnp.array([0.3, 0.0, 0.1]), "c": jnp.zeros(3)}
+    names = {"a": "episode", "b": "likelihood", "c": "episode"}
+    estimator = es.combine(
+        {
+            "a": (a, es.exact(a)),
+            "b": (b, es.simple(b, samples=6)),
+            "c": (c, es.reinforce(c, samples=6)),
+        },
+        learns_from=names,
+    )
+    state = estimator.init(jax.random.key(9), phi)
+
+    def objective(draw, theta):
+        w = draw.weights
+        likelihood = theta * (w["b"] @ jnp.array([1.0, 2.0, 5.0])) + w["a"][:, 0]
+        episode = (
+            w["a"] @ jnp.array([3.0, 0.0, 1.0])
+            + w["b"][:, 0]
+            + w["c"] @ jnp.array([1.0, 4.0, 2.0])
+        )
+        return {"likelihood": likelihood, "episode": theta * episode}
+
+    def run(estimator, objective):
+        step = es.value_and_grad(estimator, objective)
+        return jax.jit(step)(jax.random.key(1), phi, state, jnp.float32(2.0))
+
+    named = run(estimator, objective)
+    whole = es.combine(
+        {
+            "a": (a, es.exact(a)),
+            "b": (b, es.simple(b, samples=6)),
+            "c": (c, es.reinforce(c, samples=6)),
+        }
+    )
+    for name in ("likelihood", "episode"):
+        alone = run(whole, lambda draw, theta, name=name: objective(draw, theta)[name])
+        for slot in (slot for slot in phi if names[slot] == name):
+            np.testing.assert_allclose(
+                named.logits_grad[slot], alone.logits_grad[slot], rtol=1e-5, atol=1e-6
+            )
+            assert np.abs(alone.logits_grad[slot]).max() > 0.01
+        if name == "likelihood":
+            np.testing.assert_allclose(named.theta_grad, alone.theta_grad, rtol=1e-5)
+        assert named.value[name] == pytest.approx(float(alone.value), rel=1e-5)
+
+
+SOFT = es.Family("subset", 4, 2)
+
+
+def soft_beside(other, **options):
+    family = es.Family("categorical", 2)
+    return es.combine(
+        {
+            "soft": (SOFT, es.perturbed_marginals(SOFT, samples=4)),
+            "other": (family, es.make(other, family)),
+        },
+        **options,
+    )
+
+
+def test_a_soft_value_is_shared_only_when_asked_for():
+    with pytest.raises(
+        ValueError, match="'soft' .* soft forward value and slot 'other'"
+    ):
+        soft_beside("exact")
+    assert not soft_beside("exact", allow_soft_reward=True).spec.hard_forward
+    assert soft_beside("exact", learns_from={"other": "episode"}).spec.rows == 4
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (lambda: es.combine({}), "no slots"),
+        (
+            lambda: es.combine({"a": (PAIR, es.exact(TEMPLATE))}),
+            "slot 'a' is .* but its estimator was built for",
+        ),
+        (
+            lambda: es.combine(
+                {
+                    "a": (PAIR, es.reinforce(PAIR, samples=4)),
+                    "b": (ORDER, es.reinforce(ORDER, samples=8)),
+                }
+            ),
+            "give all the same samples",
+        ),
+        (lambda: joint(4, "leave_one_out"), "4 rows for 3 strata of 2 each; draw 6"),
+        (lambda: joint(6, "none", enumeration="nested"), "'nested' is unknown"),
+        (lambda: joint(6, "none", learns_from={"x": "episode"}), r"names \['x'\]"),
+        (
+            lambda: es.combine(
+                {"a": (PAIR, es.combine({"b": (PAIR, es.exact(PAIR))}))}
+            ),
+            "joint estimator; flatten",
+        ),
+    ],
+)
+def test_what_cannot_be_combined_is_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
