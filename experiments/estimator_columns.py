@@ -14,6 +14,7 @@ Device and time: one H200, about a minute for two tasks.
 import dataclasses
 import itertools
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,15 +82,17 @@ def measure_columns(config: ColumnsConfig, model: Model | None = None) -> dict:
             config, tasks=config.tasks[:1], pool=5, k=2, packs=1, settings=1, repeats=5
         )
     model = model or load_model(config.model)
+    steps = _make_steps(config)
     out: dict[str, Any] = {}
     for name in config.tasks:
         space, problem = _problem(config, model, name)
         table = _loss_table(config, space, problem)
+        slope_at = _make_slope(config, space)
         rows = {}
         for scale in config.scales:
             num = config.settings if scale else 1
             found = [
-                _one_setting(config, space, problem, table, scale, number)
+                _one_setting(config, problem, table, steps, slope_at, scale, number)
                 for number in range(num)
             ]
             rows[str(scale)] = _summary(found)
@@ -134,7 +137,49 @@ def _loss_table(config: ColumnsConfig, space: Space, problem: Problem) -> jax.Ar
     return jnp.asarray(table)
 
 
-def _one_setting(config, space, problem, table, scale, number):
+def _make_steps(config: ColumnsConfig) -> dict[str, Callable]:
+    """Column -> jitted (keys, logits, slope, table) -> gradients ``[key, pool]``."""
+
+    def make(estimator: Estimator) -> Callable:
+        reads_slope = "probe_slope" in estimator.spec.needs
+
+        def one(key, logits, slope, table):
+            state = estimator.init(key, logits)
+            for step in range(1 + PAST // SAMPLES):
+                draw = ask(estimator, jax.random.fold_in(key, step), logits, state)
+                losses = table[tuple(jnp.moveaxis(draw.outcomes, -1, 0))]
+                wanted = slope if reads_slope else None
+                told = tell(estimator, logits, draw, losses, state, slope=wanted)
+                state = told.state
+            return told.logits_grad
+
+        return jax.jit(jax.vmap(one, (0, None, None, None)))
+
+    family = Family("subset", config.pool, config.k)
+    return {name: make(one) for name, one in estimators_of(family).items()}
+
+
+def _make_slope(config: ColumnsConfig, space: Space) -> Callable:
+    """Jitted (problem, probe) -> slope of the relaxed loss, float32 ``[pool]``."""
+    packs = jnp.arange(config.packs, dtype=jnp.int32)[None]
+
+    @jax.jit
+    def slope(problem, probe):
+        _, slopes = relaxed_losses(
+            problem,
+            jnp.zeros((1, 1), jnp.int32),
+            probe[None, None],
+            packs,
+            jnp.ones((1,), bool),
+            chunk=1,
+            implementation=space.implementation,
+        )
+        return slopes[0, 0]
+
+    return slope
+
+
+def _one_setting(config, problem, table, steps, slope_at, scale, number):
     """Column -> gradients ``[repeat, pool]``, and the exact gradient."""
     family = Family("subset", config.pool, config.k)
     key = jax.random.fold_in(jax.random.key(7), number)
@@ -151,29 +196,12 @@ def _one_setting(config, space, problem, table, scale, number):
 
     exact = jax.grad(expected)(logits)
     probe = 0.5 * family.distribution(logits).marginals() + 0.5 * config.k / config.pool
-    packs = jnp.arange(config.packs, dtype=jnp.int32)[None]
-    _, slope = jax.jit(
-        lambda problem, probe: relaxed_losses(
-            problem, jnp.zeros((1, 1), jnp.int32), probe[None, None], packs,
-            jnp.ones((1,), bool), chunk=1, implementation=space.implementation,
-        )
-    )(problem, probe)  # fmt: skip
-    slope = slope[0, 0]
-    gradients = {}
-    for name, estimator in estimators_of(family).items():
-        wanted = slope if "probe_slope" in estimator.spec.needs else None
-
-        def one(key, estimator=estimator, wanted=wanted):
-            state = estimator.init(key, logits)
-            for step in range(1 + PAST // SAMPLES):
-                draw = ask(estimator, jax.random.fold_in(key, step), logits, state)
-                losses = table[tuple(jnp.moveaxis(draw.outcomes, -1, 0))]
-                told = tell(estimator, logits, draw, losses, state, slope=wanted)
-                state = told.state
-            return told.logits_grad
-
-        keys = jax.random.split(jax.random.fold_in(key, 1), config.repeats)
-        gradients[name] = np.asarray(jax.jit(jax.vmap(one))(keys))
+    slope = slope_at(problem, probe)
+    keys = jax.random.split(jax.random.fold_in(key, 1), config.repeats)
+    gradients = {
+        name: np.asarray(step(keys, logits, slope, table))
+        for name, step in steps.items()
+    }
     gradients["slope_unscaled"] = np.asarray(
         jax.jvp(lambda x: family.distribution(x).marginals(), (logits,), (slope,))[1]
     )[None]

@@ -34,7 +34,7 @@ from metaharness.harness.scoring import Scores, score_harnesses
 from metaharness.harness.slots import Choice, Exemplars, Harness, Templates
 from metaharness.harness.space import EXEMPLARS, Space, build_space
 from metaharness.model.load import load_model
-from metaharness.runlog import provenance
+from metaharness.runlog import jsonfile, provenance
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.runlog.progress import Progress
 from metaharness.stats import mean_interval, paired_difference
@@ -43,6 +43,7 @@ from metaharness.tasks.task import SplitSizes
 from metaharness.train.config import DEFAULT_TASKS, SearchConfig
 from metaharness.train.gate import gate_agreement
 from metaharness.train.search import mode_choices, search
+from metaharness.train.steps import make_steps
 
 METHODS: dict[str, dict[str, Any]] = {
     "relaxed": {"warmup_steps": 0, "measured_steps": 0, "trust": -1.0},
@@ -63,11 +64,11 @@ class FirstStageConfig:
     """exemplars of each task, half of them right"""
     k: int = 4
     random_harnesses: int = 32
-    test_items: int = 128
+    test_items: int = 96
     train_items: int = 256
-    warmup_steps: int = 4
-    relaxed_steps: int = 40
-    measured_steps: int = 40
+    warmup_steps: int = 3
+    relaxed_steps: int = 30
+    measured_steps: int = 24
     samples: int = 6
     packs: int = 4
     learning_rate: float = 0.2
@@ -94,9 +95,10 @@ def main(config: FirstStageConfig) -> dict[str, Any]:
     agreement = gate_agreement(
         space, num=max(config.random_harnesses * 4, 8), seed=0, counter=counter
     )
+    steps = make_steps(space, _settings(config, {}))
     for method, changes in METHODS.items():
         learned[method] = [
-            _search(space, config, changes, seed, method, counter)
+            _search(space, config, changes, seed, method, counter, steps)
             for seed in range(config.seeds)
         ]
     tasks, scores = _score(space, config, learned, random_any, random_right, counter)
@@ -120,7 +122,7 @@ def main(config: FirstStageConfig) -> dict[str, Any]:
         for phase in counter.phases()
     }
     result["wall_s"] = time.monotonic() - started
-    (config.out / "results.json").write_text(json.dumps(result, indent=1) + "\n")
+    jsonfile.write_json(config.out / "results.json", result)
     _print(result)
     print(f"results: {config.out / 'results.json'}")
     return result
@@ -162,7 +164,7 @@ def _random_choices(
     return every, good
 
 
-def _search(space, config, changes, seed, method, counter) -> list[Choice]:
+def _settings(config: FirstStageConfig, changes: dict[str, Any]) -> SearchConfig:
     settings = {
         "warmup_steps": config.warmup_steps,
         "relaxed_steps": config.relaxed_steps,
@@ -171,14 +173,19 @@ def _search(space, config, changes, seed, method, counter) -> list[Choice]:
         "packs": config.packs,
         "learning_rate": config.learning_rate,
         "chunk": config.samples,
-    } | changes
+    }
+    return SearchConfig(**(settings | changes))
+
+
+def _search(space, config, changes, seed, method, counter, steps) -> list[Choice]:
     with counter.phase(method):
         searched = search(
             space,
-            SearchConfig(**settings),
+            _settings(config, changes),
             train_items=config.train_items,
             seed=seed,
             counter=counter,
+            steps=steps,
         )
     return mode_choices(space, searched.state)
 

@@ -16,10 +16,11 @@ from metaharness.runlog.metrics import MetricsLog
 from metaharness.runlog.progress import Progress
 from metaharness.train.config import SearchConfig
 from metaharness.train.steps import (
+    Steps,
     TrainState,
+    chances,
     init_state,
-    make_measured_step,
-    make_relaxed_step,
+    make_steps,
 )
 from metaharness.train.trust import GateRecord
 
@@ -48,13 +49,15 @@ def search(
     seed: int,
     counter: BudgetCounter,
     log: MetricsLog | None = None,
+    steps: Steps | None = None,
     quiet: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Searched:
     """Train the harness logits; theta stays frozen.
 
-    Stops cleanly, with everything so far, when a budget is spent, when ``should_stop``
-    says so, and on Ctrl-C.
+    ``steps``: compiled updates of an earlier search of this space with the same
+    settings but for the number of steps. Stops cleanly, with everything so far, when
+    a budget is spent, when ``should_stop`` says so, and on Ctrl-C.
     """
     packs = space.pack("train", width=config.pack_width, limit=train_items)
     state = init_state(space, config, seed)
@@ -74,8 +77,7 @@ def search(
                     lm_calls=len(space.harness.candidates),
                     token_forwards=space.pool_tokens,
                 )
-            measured = make_measured_step(space, config)
-            relaxed = None
+            steps = steps or make_steps(space, config)
             for kind in _plan(space, config):
                 stopped = counter.exceeded() or ("asked to" if should_stop() else "")
                 if stopped:
@@ -85,14 +87,13 @@ def search(
                         trusted = gate.trusted(config.trust)
                     if not trusted.any():
                         continue
-                    relaxed = relaxed or make_relaxed_step(space, config)
-                    state, out = relaxed(state, problem, jnp.asarray(trusted))
+                    state, out = steps.relaxed(state, problem, jnp.asarray(trusted))
                 else:
-                    state, out = measured(state, problem)
+                    state, out = steps.measured(state, problem)
                 out = jax.device_get(out)
                 if out.gated is not None:
                     gate.add(out.gated, out.rows, out.template)
-                row = _row(space, state, out, kind, gate, trusted)
+                row = _row(space, int(state.step), out, kind, gate, trusted)
                 trace.append(row)
                 if log is not None:
                     log.append(row)
@@ -110,14 +111,7 @@ def search(
 
 def probabilities(space: Space, state: TrainState) -> dict[str, np.ndarray]:
     """Slot -> chance of each candidate to be chosen, ``[task, pool]``."""
-    return {
-        slot: np.asarray(
-            family.distribution(
-                state.logits[slot], jnp.asarray(space.masks[slot])
-            ).marginals()
-        )
-        for slot, family in space.families.items()
-    }
+    return jax.device_get(chances(space, state.logits))
 
 
 def mode_choices(space: Space, state: TrainState) -> list[Choice]:
@@ -169,7 +163,7 @@ def _plan(space: Space, config: SearchConfig) -> list[str]:
     )
 
 
-def _row(space, state, out, kind, gate, trusted) -> dict[str, Any]:
+def _row(space, step, out, kind, gate, trusted) -> dict[str, Any]:
     names = [task.name for task in space.tasks]
     live = trusted if kind == "relaxed" else np.ones((len(names),), bool)
 
@@ -181,7 +175,7 @@ def _row(space, state, out, kind, gate, trusted) -> dict[str, Any]:
         }
 
     row: dict[str, Any] = {
-        "step": int(state.step),
+        "step": step,
         "kind": kind,
         "loss": by_task(out.loss),
         "forward_tokens": int(out.forward),
@@ -195,6 +189,6 @@ def _row(space, state, out, kind, gate, trusted) -> dict[str, Any]:
         slot: {
             name: np.round(p, 5).tolist() for name, p in zip(names, own, strict=True)
         }
-        for slot, own in probabilities(space, state).items()
+        for slot, own in out.probabilities.items()
     }
     return row

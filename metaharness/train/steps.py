@@ -55,7 +55,8 @@ class Updated(NamedTuple):
 
     loss: float32 ``[task]``, the averaged loss of the draw; rows: ``[task, row]``;
     gated: the same rows through the gate, or None; template: int32 ``[task, row]``;
-    forward, backward, calls: int32, cost; estimator: slot -> metrics ``[task]``.
+    forward, backward, calls: int32, cost; estimator: slot -> metrics ``[task]``;
+    probabilities: slot -> float32 ``[task, pool]`` after the update.
     """
 
     loss: jax.Array
@@ -66,6 +67,7 @@ class Updated(NamedTuple):
     backward: jax.Array
     calls: jax.Array
     estimator: Mapping[str, Any]
+    probabilities: Mapping[str, jax.Array]
 
 
 def measured_estimator(space: Space, config: SearchConfig) -> Estimator:
@@ -122,6 +124,25 @@ def init_state(space: Space, config: SearchConfig, seed: int) -> TrainState:
     )
 
 
+class Steps(NamedTuple):
+    """The jitted updates of one space; reuse them, so that nothing compiles twice.
+
+    measured: ``(state, problem)``; relaxed: ``(state, problem, active)``, or None
+    where nothing relaxed is asked for. Both return the new state and ``Updated``.
+    """
+
+    measured: Callable[[TrainState, Problem], tuple[TrainState, Updated]]
+    relaxed: Callable[..., tuple[TrainState, Updated]] | None
+
+
+def make_steps(space: Space, config: SearchConfig) -> Steps:
+    """Step makers' results; they compile when they are first called."""
+    relaxed = None
+    if EXEMPLARS in space.families and config.relaxed_steps:
+        relaxed = make_relaxed_step(space, config)
+    return Steps(make_measured_step(space, config), relaxed)
+
+
 def make_measured_step(
     space: Space, config: SearchConfig
 ) -> Callable[[TrainState, Problem], tuple[TrainState, Updated]]:
@@ -171,6 +192,7 @@ def make_measured_step(
             backward,
             _calls(problem, packs) * template.shape[1],
             told.metrics,
+            chances(space, state.logits),
         )
         return state._replace(measured=told.state), updated
 
@@ -224,10 +246,21 @@ def make_relaxed_step(
             tokens,
             (_calls_by_task(problem, packs) * active).sum() * template.shape[1],
             told.metrics,
+            chances(space, kept),
         )
         return fresh._replace(logits=kept, relaxed=told.state), updated
 
     return jax.jit(step, donate_argnums=0)
+
+
+def chances(space: Space, logits: Logits) -> dict[str, jax.Array]:
+    """Slot -> chance of each candidate to be chosen, float32 ``[task, pool]``."""
+    return {
+        slot: family.distribution(
+            logits[slot], jnp.asarray(space.masks[slot])
+        ).marginals()
+        for slot, family in space.families.items()
+    }
 
 
 def _ask(estimator, state, estimator_state, problem, space, config):
