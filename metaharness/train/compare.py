@@ -1,6 +1,6 @@
 """The final comparison on test items: learned, random, best random, zero-shot."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -83,7 +83,8 @@ def compare(
             for index, (task, plan) in enumerate(zip(space.tasks, plans, strict=True)):
                 started = counter.counts("test").seconds
                 unique = list(dict.fromkeys(c for own in plan.values() for c in own))
-                base = before
+                own = -(-len(unique) // config.harnesses_at_once)
+                show = _shown(bar, before, own)
                 scores = score_harnesses(
                     space,
                     task,
@@ -98,9 +99,9 @@ def compare(
                         step=index,
                         purpose="generate",
                     ),
-                    on_progress=lambda done, _, base=base: bar.update(base + done),
+                    on_progress=show,
                 )
-                before += -(-len(unique) // config.harnesses_at_once)
+                before += own
                 place = {choice: row for row, choice in enumerate(unique)}
                 members = {m: [place[c] for c in own] for m, own in plan.items()}
                 seconds = counter.counts("test").seconds - started
@@ -112,6 +113,11 @@ def compare(
         except KeyboardInterrupt:
             pass
     return out
+
+
+def _shown(bar: Progress, before: int, own: int) -> Callable[[int, int], None]:
+    """Blocks of a task's scoring as its share of the bar: ``own`` steps."""
+    return lambda done, total: bar.update(before + own * done // total)
 
 
 def score_rows(compared: Sequence[Compared], *, seed: int) -> list[ScoreRow]:
@@ -151,7 +157,7 @@ def _row(result: Compared, method: str, rng: np.random.Generator) -> ScoreRow:
         loss_per_token=mean_interval(nats / result.scores.num_answer, rng=rng),
         exact_match=exact,
         difference=difference,
-        spread=float(nats.mean(axis=1).std(ddof=1)) if len(at) > 1 else None,
+        spread=_spread([nats]),
         num_harnesses=result.num_tried if method == BEST_RANDOM else len(at),
         prompt_tokens=float(result.scores.prompt_tokens[at].mean()),
         seconds=per_harness * len(at),
@@ -167,10 +173,8 @@ def _overall(
     rows = [_row(result, method, rng) for result in compared]
     exact = None
     if all(r.scores.reward is not None for r in compared):
-        hits = [
-            (r.scores.reward[r.members[method]] >= 0.99).mean(axis=0) for r in compared
-        ]
-        exact = mean_interval(np.concatenate(hits), rng=rng)
+        hits = [r.scores.reward[r.members[method]] >= 0.99 for r in compared]
+        exact = _proportion(np.concatenate(_same_rows(hits), axis=1), rng)
     difference = None
     if RANDOM in compared[0].members and method != RANDOM:
         baseline = np.concatenate([_nats(r, RANDOM).mean(axis=0) for r in compared])
@@ -183,10 +187,25 @@ def _overall(
         loss_per_token=mean_interval(nats / tokens, rng=rng),
         exact_match=exact,
         difference=difference,
+        spread=_spread([_nats(r, method) for r in compared]),
         num_harnesses=max(row.num_harnesses for row in rows),
         prompt_tokens=float(np.mean([row.prompt_tokens for row in rows])),
         seconds=sum(row.seconds for row in rows),
     )
+
+
+def _spread(tables: list[np.ndarray]) -> float | None:
+    """Standard deviation over harnesses of the mean loss, None for one harness."""
+    side_by_side = np.concatenate(_same_rows(tables), axis=1)
+    if len(side_by_side) < 2:
+        return None
+    return float(side_by_side.mean(axis=1).std(ddof=1))
+
+
+def _same_rows(tables: list[np.ndarray]) -> list[np.ndarray]:
+    """Tables cut to the fewest harnesses of any task, to stand side by side."""
+    fewest = min(map(len, tables))
+    return [table[:fewest] for table in tables]
 
 
 def _proportion(hits: np.ndarray, rng: np.random.Generator) -> Interval:
