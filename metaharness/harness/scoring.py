@@ -19,7 +19,7 @@ from metaharness.model.prefix import encode_prefix
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.tasks.task import Item, Task
 
-_ROUND = 32  # widths are rounded up to this, so that few shapes are traced
+_LEAST = 32  # tokens of the narrowest question; widths grow in steps, see `_round_up`
 
 
 class Scores(NamedTuple):
@@ -49,15 +49,17 @@ def score_harnesses(
     counter: BudgetCounter,
     harnesses_at_once: int = 2,
     items_at_once: int = 64,
+    tokens_at_once: int = 8192,
     temperature: float = 0.0,
     key: jax.Array | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Scores:
     """Score every harness on every item; each prefix is encoded once a block of items.
 
-    ``generate`` also writes and grades answers (the task needs a scorer). ``key`` is
-    needed when ``temperature`` is above 0. Calls ``on_progress(done, total)`` after
-    every block.
+    A block holds items of similar length, at most ``items_at_once`` of them and about
+    ``tokens_at_once`` tokens of each harness; memory grows with both. ``generate`` also
+    writes and grades answers (the task needs a scorer). ``key`` is needed when
+    ``temperature`` is above 0. Calls ``on_progress(done, total)`` after every block.
     """
     if not choices or not items:
         raise ValueError("score_harnesses: expected at least one harness and one item")
@@ -74,13 +76,17 @@ def score_harnesses(
         ]
         for template in sorted({choice.template for choice in choices})
     }
-    width = _round_up(max(len(q) for rows in questions.values() for q in rows))
-    answer_width = _round_up(max(map(len, answers)), 8)
     prefixes = [space.prefix_tokens(choice) for choice in choices]
     prefix_width = max([space.width, *map(len, prefixes)])
-    at_once = min(items_at_once, len(items))
+    item_blocks = _item_blocks(
+        [max(map(len, asked)) for asked in zip(*questions.values(), strict=True)],
+        list(map(len, answers)),
+        items_at_once,
+        tokens_at_once,
+    )
+    answer_most = max(block.answer_width for block in item_blocks)
     run = _make_block(
-        num_new=max(answer_width, task.max_new_tokens if generate else 1),
+        num_new=max(answer_most, task.max_new_tokens) if generate else None,
         max_new_tokens=task.max_new_tokens if generate else 0,
         stop_ids=space.model.tokenizer.eos_ids,
         temperature=temperature,
@@ -90,16 +96,16 @@ def score_harnesses(
     nats, prompt_tokens = np.zeros(shape), np.zeros(shape, int)
     outputs = [[""] * len(items) for _ in choices]
     blocks = [
-        (h, i)
+        (h, block)
         for h in range(0, len(choices), harnesses_at_once)
-        for i in range(0, len(items), at_once)
+        for block in item_blocks
     ]
-    for done, (first, start) in enumerate(blocks):
+    for done, (first, block) in enumerate(blocks):
         harnesses = range(first, min(first + harnesses_at_once, len(choices)))
-        members = range(start, min(start + at_once, len(items)))
+        members, width = block.members, block.width
         # Short blocks repeat their last member, so that every block has one shape.
         h_at = [min(first + j, len(choices) - 1) for j in range(harnesses_at_once)]
-        i_at = [min(start + j, len(items) - 1) for j in range(at_once)]
+        i_at = [members[min(j, len(members) - 1)] for j in range(block.size)]
         rows = [[questions[choices[h].template][i] for i in i_at] for h in h_at]
         scored = run(
             space.model.decoder,
@@ -109,7 +115,8 @@ def score_harnesses(
             jnp.asarray([[len(q) for q in row] for row in rows], jnp.int32),
             jnp.asarray(
                 np.stack(
-                    [pad_tokens([answers[i] for i in i_at], answer_width)] * len(h_at)
+                    [pad_tokens([answers[i] for i in i_at], block.answer_width)]
+                    * len(h_at)
                 )
             ),
             jnp.asarray([[len(answers[i]) for i in i_at]] * len(h_at), jnp.int32),
@@ -167,7 +174,7 @@ def _make_block(**static) -> Callable:
 
 def _block_function(
     *,
-    num_new: int,
+    num_new: int | None,
     max_new_tokens: int,
     stop_ids: tuple[int, ...],
     temperature: float,
@@ -183,7 +190,8 @@ def _block_function(
         encoded = encode_prefix(
             decoder, prefix, prefix_len, implementation=implementation
         )
-        prompted = read_questions(decoder, encoded, questions, q_len, num_new=num_new)
+        kept = num_new or answers.shape[2]  # the cache has room for what comes next
+        prompted = read_questions(decoder, encoded, questions, q_len, num_new=kept)
         nats = answer_nats(decoder, encoded, prompted, answers, answer_len)
         if decode is None:
             return nats, None, None
@@ -214,5 +222,41 @@ def _cut(text: str, stops: tuple[str, ...]) -> str:
     return text[: min(ends)] if ends else text
 
 
-def _round_up(length: int, multiple: int = _ROUND) -> int:
-    return -(-length // multiple) * multiple
+class _ItemBlock(NamedTuple):
+    """Items that are run together, padded to ``size`` rows and these widths."""
+
+    members: list[int]
+    size: int
+    width: int
+    answer_width: int
+
+
+def _item_blocks(
+    questions: Sequence[int],
+    answers: Sequence[int],
+    items_at_once: int,
+    tokens_at_once: int,
+) -> list[_ItemBlock]:
+    """Blocks of about equal size, short items first; lengths are in tokens."""
+    num = len(questions)
+    order = sorted(range(num), key=lambda i: questions[i] + answers[i])
+    padded = num * (max(questions) + max(answers))
+    num_blocks = max(-(-padded // tokens_at_once), -(-num // items_at_once))
+    size = -(-num // min(num_blocks, num))
+    blocks = []
+    for start in range(0, num, size):
+        members = order[start : start + size]
+        width = _round_up(max(questions[i] for i in members), _LEAST)
+        answer_width = _round_up(max(answers[i] for i in members), 8)
+        blocks.append(_ItemBlock(members, size, width, answer_width))
+    return blocks
+
+
+def _round_up(length: int, least: int) -> int:
+    """The next of least * (1, 1.5, 2, 3, 4, 6, ...), so that few shapes are traced."""
+    size = least
+    while size < length:
+        if length <= size * 3 // 2:
+            return size * 3 // 2
+        size *= 2
+    return size

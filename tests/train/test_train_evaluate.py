@@ -15,9 +15,12 @@ from components.templates import Template
 from metaharness.errors import InputError
 from metaharness.harness.answer import generate
 from metaharness.harness.learned import Learned
+from metaharness.harness.scoring import _item_blocks, score_harnesses
 from metaharness.harness.slots import Choice, Exemplars, Harness, Templates
+from metaharness.harness.space import build_space
 from metaharness.model.decoder import run_decoder, vocabulary_logits
 from metaharness.model.load import load_model
+from metaharness.runlog.budget import BudgetCounter
 from metaharness.tasks.registry import load_task
 from metaharness.train.evaluate import bare_harness, evaluate
 
@@ -195,3 +198,45 @@ def test_sampled_answers_depend_on_the_seed_alone(model):
         for seed in (1, 1, 2)
     ]
     assert texts[0] == texts[1] != texts[2]
+
+
+def test_scores_do_not_depend_on_how_items_are_blocked(model, task):
+    """Long and short items, in blocks of their own or padded to one width."""
+    harness = Harness(Exemplars(POOL, 2), Templates(TEMPLATES))
+    space = build_space(model, harness, [task])
+    items = [
+        dataclasses.replace(
+            item, question=" ".join([item.question] * (1 + 3 * (i % 2)))
+        )
+        for i, item in enumerate(task.train + task.test)
+    ]
+    choices = [Choice((0, 1), 1), Choice((3, 2), 0), Choice((), 0)]
+    found = [
+        score_harnesses(
+            space,
+            task,
+            choices,
+            items,
+            generate=True,
+            counter=BudgetCounter(),
+            tokens_at_once=tokens,
+        )
+        for tokens in (10**6, 500)
+    ]
+    np.testing.assert_allclose(found[0].nats, found[1].nats, rtol=1e-4)
+    assert found[0].outputs == found[1].outputs
+    np.testing.assert_array_equal(found[0].prompt_tokens, found[1].prompt_tokens)
+
+
+def test_items_of_similar_length_share_a_block():
+    questions, answers = [100, 10, 90, 12, 11, 95], [50, 5, 50, 9, 5, 40]
+    blocks = _item_blocks(questions, answers, 64, 450)
+    assert [sorted(block.members) for block in blocks] == [[1, 3, 4], [0, 2, 5]]
+    assert [(b.size, b.width, b.answer_width) for b in blocks] == [
+        (3, 32, 12),
+        (3, 128, 64),
+    ]
+    (whole,) = _item_blocks(questions, answers, 64, 10**6)
+    assert sorted(whole.members) == list(range(6)) and whole.width == 128
+    assert len(_item_blocks(questions, answers, 2, 10**6)) == 3
+    assert len(_item_blocks([500], [20], 64, 10)) == 1
