@@ -1,5 +1,4 @@
-"""Choice distributions and gradient estimators for discrete choices, on arrays
-alone."""
+"""Choice distributions and gradient estimators for discrete choices."""
 
 from estimators.catalogue import ESTIMATORS, make
 from estimators.categorical import Categorical

@@ -15,8 +15,13 @@ from estimators.straight_through import straight_through
 
 
 class Member(NamedTuple):
-    """Attributes: build, (family, **options) -> Estimator; kinds, the families it fits;
-    options, the names of the keyword arguments that ``build`` takes."""
+    """A row of the catalogue.
+
+    Attributes:
+      build: (family, **options) -> Estimator.
+      kinds: families that it fits.
+      options: names of the keyword arguments that ``build`` takes.
+    """
 
     build: Callable[..., Estimator]
     kinds: tuple[str, ...]
@@ -46,8 +51,7 @@ ESTIMATORS: dict[str, Member] = {
     "simple": Member(simple, ("subset",), ("samples",)),
     "perturbed_marginals": Member(perturbed_marginals, ("subset",), ("samples", "tau")),
 }
-"""Name -> how to build it. README and reports quote ``kinds`` as the table of what
-fits."""
+"""Name -> how to build it; ``kinds`` is the table of what fits what."""
 
 
 def make(

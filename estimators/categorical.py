@@ -5,12 +5,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from estimators.masking import masked_logits
+from estimators.masking import check_outcomes, masked_logits
 
 
 class Categorical(distrax.Distribution):
-    """One of N candidates, ``p_i = exp(logits_i) / sum_j exp(logits_j)`` over the
-    allowed.
+    """One of N: ``p_i = exp(logits_i) / sum_j exp(logits_j)`` over the allowed.
 
     Unlike ``distrax.Categorical`` an outcome is int32 `[1]` (an outcome has one axis in
     every family) and excluded candidates have probability exactly 0 with finite
@@ -44,8 +43,8 @@ class Categorical(distrax.Distribution):
         return index[..., None].astype(jnp.int32)
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        """Log-probability `[...]` of int `[..., 1]`; about -1e30 for an excluded
-        one."""
+        """Log-probability `[...]` of int `[..., 1]`; about -1e30 if excluded."""
+        check_outcomes(value, 1, "Categorical")
         logp = jax.nn.log_softmax(self._logits)
         logp = jnp.broadcast_to(logp, (*value.shape[:-1], logp.shape[-1]))
         return jnp.take_along_axis(logp, value, axis=-1)[..., 0]

@@ -28,8 +28,7 @@ from estimators.rows import at_least_float32, sampled, shuffle_places
 
 
 def slot_key(key: jax.Array, slot: str) -> jax.Array:
-    """The key of a slot: folded by name, so that adding a slot moves no other's
-    stream."""
+    """The key of a slot, folded by name: adding a slot moves no other's stream."""
     return jax.random.fold_in(key, zlib.crc32(slot.encode()))
 
 
@@ -40,8 +39,7 @@ def combine(
     learns_from: Mapping[str, str] | None = None,
     allow_soft_reward: bool = False,
 ) -> Estimator:
-    """Joint estimator over named slots; logits, masks, states, slopes are dicts by
-    slot.
+    """Joint estimator over named slots; all arguments are dicts by slot.
 
     ``draw.outcomes`` and ``draw.weights`` are dicts slot -> `[rows, ...]`,
     ``draw.coef`` is one array `[rows]` that sums to 1; ``draw.probe`` is a dict slot ->

@@ -94,7 +94,6 @@ class Family:
         return combinations(self.n, self.k)
 
     def weights(self, outcomes: jax.Array, dtype: jnp.dtype = jnp.float32) -> jax.Array:
-        """Outcomes int `[..., k]` as hard weights `[..., n]` or, ranking, `[..., k,
-        n]`."""
+        """Outcomes int `[..., k]` as k-hot `[..., n]`; ranking, `[..., k, n]`."""
         hot = jax.nn.one_hot(outcomes, self.n, dtype=dtype)
         return hot if self.kind == "ranking" else jnp.sum(hot, axis=-2)

@@ -14,8 +14,9 @@ from estimators.relaxed import relaxed
 def gumbel_softmax(
     family: Family, *, samples: int = 8, tau: float | optax.Schedule = 0.5
 ) -> Estimator:
-    """Weights ``softmax((logits + G) / tau)``, G standard Gumbel (Jang, Gu & Poole
-    2017; Maddison, Mnih & Teh 2017).
+    """Weights ``softmax((logits + G) / tau)``, G standard Gumbel.
+
+    Jang, Gu & Poole 2017; Maddison, Mnih & Teh 2017 (the Concrete distribution).
 
     *Biased*: the exact gradient of the loss at soft weights, not of the expected loss
     at hard ones; variance grows as 1 / tau. Soft forward. ``outcomes`` is the argmax of

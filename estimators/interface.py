@@ -22,8 +22,8 @@ import jax
 from estimators.family import Family
 
 VALUES, PATH, PROBE_SLOPE = "values", "path", "probe_slope"
-"""What an estimator needs of the objective: its values, its gradient in the weights,
-the slope of a relaxed objective at the probe."""
+"""What an estimator may need of the objective: its values, its gradient in the weights,
+the slope of its relaxed form at the probe."""
 
 
 class Memo(NamedTuple):
@@ -42,8 +42,7 @@ class Memo(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """Rows to evaluate; in a joint draw every field but ``coef`` is a dict over the
-    slots.
+    """Rows to evaluate; in a joint draw every field but ``coef`` is a dict by slot.
 
     Attributes:
       outcomes: int32 `[rows, k]`, hard choices. A subset's order is uniform.
@@ -66,8 +65,7 @@ class Credit(NamedTuple):
     """The estimator's extra term.
 
     Attributes:
-      surrogate: scalar; its gradient in the logits is added to that of sum(coef *
-        losses).
+      surrogate: scalar; its gradient in the logits is the estimator's extra term.
       state: the state after this step.
       metrics: name -> scalar (joint: slot -> those).
     """

@@ -31,11 +31,23 @@ def check_allowed(mask: jax.Array | np.ndarray, take: int, name: str) -> None:
         )
 
 
+def check_outcomes(value: jax.Array, take: int, name: str) -> None:
+    """Refuse outcomes that are not int `[..., take]`.
+
+    Raises:
+      ValueError: another dtype or last axis.
+    """
+    if not jnp.issubdtype(value.dtype, jnp.integer) or value.shape[-1:] != (take,):
+        raise ValueError(
+            f"{name}: outcomes are {value.dtype} {list(value.shape)}; "
+            f"give int [..., {take}]."
+        )
+
+
 def masked_logits(
     logits: jax.Array, mask: jax.Array | None, *, take: int, name: str
 ) -> tuple[jax.Array, jax.Array]:
-    """Logits in at least float32, shifted to a largest of 0, excluded ones at
-    ``EXCLUDED``.
+    """Logits in at least float32, largest 0, excluded ones at ``EXCLUDED``.
 
     The shift changes no probability and keeps digits when logits are large; it carries
     no gradient. Apply a temperature before, not after.

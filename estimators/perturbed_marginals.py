@@ -15,8 +15,10 @@ from estimators.subset import Subset
 def perturbed_marginals(
     family: Family, *, samples: int = 8, tau: float | optax.Schedule = 0.5
 ) -> Estimator:
-    """Weights are the subset marginals of ``(logits + G) / tau``, G standard Gumbel
-    (Paulus et al. 2020, stochastic softmax tricks, k-subset polytope with its entropy).
+    """Subset marginals of ``(logits + G) / tau``, G standard Gumbel.
+
+    Stochastic softmax tricks on the k-subset polytope (Paulus et al. 2020), with the
+    entropy of the subset law as regulariser.
 
     With k = 1 this is Gumbel-Softmax. *Biased*: the loss is read at interior weights
     (sum k), and as tau falls the weights tend to the Gumbel top-k, whose law is

@@ -10,8 +10,7 @@ from estimators.outcomes import check_countable
 
 
 class Product(distrax.Distribution):
-    """Independent distributions over named slots; outcomes are dicts slot -> int32
-    `[k]`.
+    """Independent choices; outcomes are dicts slot -> int32 `[k]`.
 
     Args:
       slots: slot name -> distribution of this package, all of one batch shape.

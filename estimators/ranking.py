@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from estimators.masking import EXCLUDED, masked_logits
+from estimators.masking import EXCLUDED, check_outcomes, masked_logits
 from estimators.outcomes import permutations
 
 
@@ -49,6 +49,7 @@ class Ranking(distrax.Distribution):
         over the candidates that are left; running sums would cancel when one holds the
         mass.
         """
+        check_outcomes(value, self._k, "Ranking")
         hot = jax.nn.one_hot(value, self._logits.shape[-1], dtype=jnp.int32)
         taken = jnp.cumsum(hot, axis=-2) - hot  # [..., k, pool], before this place
         left = self._mask[..., None, :] & (taken == 0)
@@ -71,8 +72,7 @@ class Ranking(distrax.Distribution):
         return -jnp.sum(prob * jnp.where(prob > 0, logp, 0.0), axis=0)
 
     def mode(self) -> jax.Array:
-        """The likeliest ranking, int32 `[..., k]`: the k largest logits in descending
-        order.
+        """The likeliest ranking, int32 `[..., k]`: the k largest, largest first.
 
         Both claims follow by exchange: a larger weight placed earlier shrinks every
         later denominator. Low ids come first among equals.

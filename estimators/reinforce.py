@@ -24,8 +24,7 @@ STD_EPSILON = 1e-4
 
 
 class ReinforceState(NamedTuple):
-    """Attributes: step, int32; total, float32, decayed sum of losses; weight, its
-    weight."""
+    """Attributes: step, int32; total, decayed sum of losses; weight, sum of weights."""
 
     step: jax.Array
     total: jax.Array

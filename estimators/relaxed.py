@@ -1,5 +1,4 @@
-"""What the estimators with a path share: all of the gradient flows through the
-weights."""
+"""What the estimators with a path share: the gradient flows through the weights."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,6 @@
 """Rows of a draw: hard outcomes, groups, leave-one-out means, score terms."""
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -45,8 +46,7 @@ def sampled(
     mask: jax.Array | None,
     noise: object = None,
 ) -> Draw:
-    """Outcomes as a draw in one group, still without weights (``rebuild`` adds
-    them)."""
+    """Outcomes as a draw in one group; ``rebuild`` adds the weights."""
     rows = outcomes.shape[0]
     memo = Memo(full_mask(family, mask), jnp.zeros((rows,), jnp.int32), noise)
     return Draw(outcomes, None, jnp.full((rows,), 1.0 / rows), memo)
@@ -80,6 +80,7 @@ def leave_one_out(losses: jax.Array, group: jax.Array) -> jax.Array:
     Equals rows / (rows - 1) times the loss less the group's mean (Kool, van Hoof &
     Welling 2019; Mnih & Rezende 2016). A row alone in its group gets advantage 0.
     """
+    chex.assert_rank([losses, group], 1)
     size = jnp.sum(group[:, None] == group[None, :], axis=1)
     scale = jnp.where(size > 1, size / jnp.maximum(size - 1, 1), 0.0)
     centred = losses - group_mean(losses, group)

@@ -12,16 +12,14 @@ tau while most single gradients underflow to 0."""
 
 
 class TauState(NamedTuple):
-    """Attributes: step, int32, credits so far; tau, float32, the temperature in
-    force."""
+    """Attributes: step, int32, credits so far; tau, float32, now in force."""
 
     step: jax.Array
     tau: jax.Array
 
 
 def check_tau(name: str, tau: float | optax.Schedule) -> None:
-    """Refuse a constant temperature below the floor; a schedule is clipped to it
-    instead.
+    """Refuse a constant temperature below the floor; a schedule is clipped.
 
     Raises:
       ValueError: the constant is below ``TAU_FLOOR``.
@@ -31,8 +29,7 @@ def check_tau(name: str, tau: float | optax.Schedule) -> None:
 
 
 def tau_at(tau: float | optax.Schedule, step: jax.Array) -> TauState:
-    """State at a step: the constant, or the schedule's value clipped to
-    ``TAU_FLOOR``."""
+    """State at a step: the constant, or the schedule's value above the floor."""
     value = tau(step) if callable(tau) else tau
     value = jnp.maximum(jnp.asarray(value, jnp.float32), TAU_FLOOR)
     return TauState(jnp.asarray(step, jnp.int32), value)

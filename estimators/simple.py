@@ -12,8 +12,10 @@ from estimators.subset import Subset
 
 
 def simple(family: Family, *, samples: int = 8) -> Estimator:
-    """Weights z + (mu - stop(mu)), z drawn from ``Subset`` exactly, mu its marginals
-    (Ahmed, Zeng, Niepert & Van den Broeck 2023).
+    """A hard draw with the Jacobian of its marginals: z + (mu - stop(mu)).
+
+    z is drawn from ``Subset`` exactly, mu are its marginals (Ahmed, Zeng, Niepert & Van
+    den Broeck 2023).
 
     *Biased*: ``Cov(z) E_z [grad f(z)]``, exact only for a linear loss. Some published
     code draws by Gumbel top-k and differentiates subset marginals; here both are one

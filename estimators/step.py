@@ -17,6 +17,8 @@ import jax.numpy as jnp
 from estimators.interface import PATH, PROBE_SLOPE, Draw, Estimator, Spec, loss_of
 from estimators.rows import at_least_float32
 
+_ONLY = ""  # stands for the one slot or the one loss where there are no names
+
 
 class Evaluated(NamedTuple):
     """Losses of a draw, and what flows back through the model.
@@ -35,8 +37,14 @@ class Evaluated(NamedTuple):
 
 
 class Told(NamedTuple):
-    """Attributes: value, scalar or loss name -> scalar, the averaged loss; logits_grad,
-    as the logits; state, after the step; metrics."""
+    """What a step learned.
+
+    Attributes:
+      value: scalar, or loss name -> scalar: sum(coef * losses).
+      logits_grad: of the logits' structure.
+      state: after the step.
+      metrics: name -> scalar; joint, slot -> those.
+    """
 
     value: Any
     logits_grad: Any
@@ -45,8 +53,7 @@ class Told(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One step. Attributes: as ``Evaluated`` and ``Told``, and the draw that was
-    evaluated."""
+    """One step: the fields of ``Evaluated`` and ``Told``, and the draw."""
 
     value: Any
     logits_grad: Any
@@ -99,36 +106,36 @@ def evaluate(
 
         coef = jax.lax.stop_gradient(draw.coef)
         if theta is None and not jax.tree.leaves(with_path):
-            losses = losses_of(with_path, None)
-            _check_losses(losses, coef)
-            return Evaluated(losses, with_path, None)
+            return Evaluated(losses_of(with_path, None), with_path, None)
         losses, pull = jax.vjp(losses_of, with_path, theta)
-        _check_losses(losses, coef)
         if not isinstance(losses, Mapping):
+            _check_losses({_ONLY: losses}, coef)
             return Evaluated(losses, *pull(coef.astype(losses.dtype)))
-        named = _names(spec, path_only=True)
-        names = set(named.values())
+        _check_losses(losses, coef)
+
+        def gradient(name: str) -> tuple[Any, Any]:
+            """In weights and theta of the averaged loss of this name."""
+            loss_of(losses, name)
+            shares = {other: coef * (other == name) for other in losses}
+            return pull(
+                {other: s.astype(losses[other].dtype) for other, s in shares.items()}
+            )
+
+        read = _losses_read(spec)
+        slots = with_path if spec.parts is not None else {_ONLY: with_path}
+        names = {read[slot] for slot, own in slots.items() if own is not None}
         if theta is not None:
             names.add(theta_learns_from)
-        pulled = {}
-        for name in sorted(names):
-            loss_of(losses, name)
-            pulled[name] = pull(
-                {
-                    other: (coef if other == name else jnp.zeros_like(coef)).astype(
-                        losses[other].dtype
-                    )
-                    for other in losses
-                }
-            )
+        # one backward pass per name, whatever the number of slots that read it
+        grads = {name: gradient(name) for name in sorted(names)}
+        theta_grad = None if theta is None else grads[theta_learns_from][1]
         if spec.parts is None:
-            weights_grad = pulled[spec.learns_from][0] if named else None
-        else:
-            weights_grad = {
-                slot: pulled[named[slot]][0][slot] if slot in named else None
-                for slot in spec.parts
-            }
-        theta_grad = None if theta is None else pulled[theta_learns_from][1]
+            own = None if with_path is None else grads[spec.learns_from][0]
+            return Evaluated(losses, own, theta_grad)
+        weights_grad = {
+            slot: None if own is None else grads[read[slot]][0][slot]
+            for slot, own in slots.items()
+        }
         return Evaluated(losses, weights_grad, theta_grad)
 
     return run
@@ -163,42 +170,41 @@ def tell(
     logits = jax.tree.map(at_least_float32, logits)
     losses = jax.tree.map(at_least_float32, losses)
     losses, slope, weights_grad = jax.lax.stop_gradient((losses, slope, weights_grad))
-    draw = jax.lax.stop_gradient(estimator.rebuild(logits, draw, state))
-    _check_losses(losses, draw.coef)
     if PATH in spec.needs and not jax.tree.leaves(weights_grad):
         raise ValueError(
             f"estimator {spec.name} learns through its weights but got no "
             "weights_grad; pass that of evaluate()."
         )
+    named = losses if isinstance(losses, Mapping) else {_ONLY: losses}
 
-    def own_terms(logits: Any) -> tuple[jax.Array, tuple[Any, dict]]:
+    def terms(logits: Any) -> tuple[tuple[jax.Array, dict[str, jax.Array]], tuple]:
         fresh = estimator.rebuild(logits, draw, state)
+        _check_losses(named, fresh.coef)
         credit = estimator.credit(logits, fresh, losses, slope, state)
-        total = credit.surrogate
+        own = credit.surrogate
         for grad, weights in _pairs(spec, weights_grad, fresh.weights):
-            total += jnp.sum(grad * weights)
-        return total, (credit.state, credit.metrics)
+            own += jnp.sum(grad * weights)
+        averages = {name: _average(fresh.coef, loss) for name, loss in named.items()}
+        return (own, averages), (credit.state, credit.metrics)
 
-    def averaged(logits: Any, loss: jax.Array) -> jax.Array:
-        coef = estimator.rebuild(logits, draw, state).coef
-        return _average(coef, loss)
+    (own, averages), pull, (new_state, metrics) = jax.vjp(terms, logits, has_aux=True)
 
-    grads, (new_state, metrics) = jax.grad(own_terms, has_aux=True)(logits)
-    named = _names(spec, path_only=False)
-    if isinstance(losses, Mapping):
-        value = {name: _average(draw.coef, loss) for name, loss in losses.items()}
-    else:
-        value = _average(draw.coef, losses)
-    if spec.parts is None or not isinstance(losses, Mapping):
-        loss = loss_of(losses, spec.learns_from)
-        extra = jax.grad(averaged)(logits, loss)
-    else:
-        by_name = {
-            name: jax.grad(averaged)(logits, loss_of(losses, name))
-            for name in sorted(set(named.values()))
+    def gradient(name: str) -> Any:
+        """Of the estimator's own terms and of the averaged loss of this name."""
+        one = {
+            other: jnp.full_like(average, other == name)
+            for other, average in averages.items()
         }
-        extra = {slot: by_name[named[slot]][slot] for slot in logits}
-    return Told(value, jax.tree.map(jnp.add, grads, extra), new_state, metrics)
+        return pull((jnp.ones_like(own), one))[0]
+
+    if not isinstance(losses, Mapping):
+        return Told(averages[_ONLY], gradient(_ONLY), new_state, metrics)
+    read = _losses_read(spec)
+    grads = {name: gradient(name) for name in sorted(set(read.values()))}
+    if spec.parts is None:
+        return Told(averages, grads[spec.learns_from], new_state, metrics)
+    picked = {slot: grads[read[slot]][slot] for slot in logits}
+    return Told(averages, picked, new_state, metrics)
 
 
 def value_and_grad(
@@ -256,33 +262,30 @@ def value_and_grad(
 
 
 def _average(coef: jax.Array, loss: jax.Array) -> jax.Array:
-    """sum(coef * loss), with digits kept in the gradient: coefficients sum to 1, so a
-    constant taken from the losses changes no gradient. Rows of coefficient 0 add
-    nothing."""
+    """sum(coef * loss), with digits kept in the gradient.
+
+    Coefficients sum to 1, so a constant taken from the losses changes no gradient. Rows
+    of coefficient 0 add nothing, whatever they hold.
+    """
     loss = jnp.where(jax.lax.stop_gradient(coef) > 0, loss, 0.0)
     centre = jax.lax.stop_gradient(jnp.sum(coef * loss))
     centred = jnp.where(jax.lax.stop_gradient(coef) > 0, loss - centre, 0.0)
     return jnp.sum(coef * centred) + centre
 
 
-def _check_losses(losses: Any, coef: jax.Array) -> None:
-    named = losses if isinstance(losses, Mapping) else {"losses": losses}
-    for name, loss in named.items():
+def _check_losses(losses: Mapping[str, jax.Array], coef: jax.Array) -> None:
+    for name, loss in losses.items():
         if loss.shape != coef.shape:
             raise ValueError(
-                f"{name}: shape {list(loss.shape)} for {list(coef.shape)} rows; "
+                f"loss {name!r}: shape {list(loss.shape)} for {list(coef.shape)} rows; "
                 "return one mean loss per row."
             )
 
 
-def _names(spec: Spec, *, path_only: bool) -> dict[str, str]:
-    """Slot -> loss name; a single estimator is the slot ''."""
-    parts = {"": spec} if spec.parts is None else spec.parts
-    return {
-        slot: part.learns_from
-        for slot, part in parts.items()
-        if PATH in part.needs or not path_only
-    }
+def _losses_read(spec: Spec) -> dict[str, str]:
+    """Slot -> the loss it learns from; a single estimator is one slot."""
+    parts = {_ONLY: spec} if spec.parts is None else spec.parts
+    return {slot: part.learns_from for slot, part in parts.items()}
 
 
 def _with_path(spec: Spec, weights: Any) -> Any:

@@ -15,8 +15,10 @@ from estimators.rows import sample_rows
 def straight_through(
     family: Family, *, samples: int = 8, tau: float | optax.Schedule = 1.0
 ) -> Estimator:
-    """Weights D + (q - stop(q)), D drawn from softmax(logits), q = softmax(logits /
-    tau) (Bengio, Leonard & Courville 2013; Chung, Ahn & Bengio 2017).
+    """A hard draw with the Jacobian of its probabilities: D + (q - stop(q)).
+
+    D is drawn from softmax(logits), q = softmax(logits / tau) (Bengio, Leonard &
+    Courville 2013; Chung, Ahn & Bengio 2017).
 
     *Biased*: ``E_D [J(q) / tau grad f(D)]``, exact only for a linear loss at tau 1. The
     slope at a hard vertex of an attention gate can explode for unselected candidates.

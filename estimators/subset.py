@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from estimators.masking import EXCLUDED, masked_logits
+from estimators.masking import EXCLUDED, check_outcomes, masked_logits
 from estimators.outcomes import combinations
 from estimators.symmetric import log_table, log_without_each
 
@@ -40,8 +40,7 @@ class Subset(distrax.Distribution):
         return self._logits.shape[:-1]
 
     def _sample_n(self, key: jax.Array, n: int) -> jax.Array:
-        """Walk the pool from the last candidate, taking each with its exact
-        probability.
+        """Walk the pool from its end, taking each with its exact probability.
 
         Candidate i, with j still to take, is taken with probability
         ``exp(logit_i) e_{j-1}(before i) / e_j(up to i)``. Rows are in ascending order.
@@ -61,6 +60,7 @@ class Subset(distrax.Distribution):
 
         About -1e30 where a candidate is excluded or taken twice.
         """
+        check_outcomes(value, self._k, "Subset")
         log_z = log_table(self._logits, self._k)[-1, ..., self._k]
         shape = (*value.shape[:-1], self._logits.shape[-1])
         picked = jnp.take_along_axis(
@@ -78,16 +78,15 @@ class Subset(distrax.Distribution):
         return log_z - jnp.sum(logits * marginals, axis=-1)
 
     def mode(self) -> jax.Array:
-        """The likeliest subset in ascending id, int32 `[..., k]`; low ids among
-        equals."""
+        """The likeliest subset, ascending, int32 `[..., k]`; low ids among equals."""
         _, index = jax.lax.top_k(self._logits, self._k)
         return jnp.sort(index, axis=-1).astype(jnp.int32)
 
     def marginals(self) -> jax.Array:
-        """Inclusion probabilities `[..., pool]`, sum k; Jacobian = covariance of the
-        k-hot.
+        """Inclusion probabilities `[..., pool]`, sum k.
 
-        ``mu_i = exp(logit_i) e_{k-1}(without i) / e_k``.
+        ``mu_i = exp(logit_i) e_{k-1}(without i) / e_k``; its Jacobian in the logits is
+        the covariance of the k-hot vector.
         """
         log_z, without = log_without_each(self._logits, self._k)
         return jnp.exp(self._logits + without - log_z[..., None])

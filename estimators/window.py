@@ -7,6 +7,7 @@ Fitted from a window of old evaluations it is approximate.
 
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_factor, cho_solve
@@ -91,6 +92,7 @@ def store(
       profile: float `[pool]` of the law at this step.
       step: int32 scalar.
     """
+    chex.assert_rank([features, losses, coef, group, profile], [2, 1, 1, 1, 1])
     rows = losses.shape[0]
     start = (step * rows) % window.losses.shape[0]
     new = Window(
@@ -138,6 +140,7 @@ def fit(
       ridge: penalty per row, > 0.
       decay: in (0, 1].
     """
+    chex.assert_rank([window.features, window.losses, profile], [2, 1, 1])
     age = (step - window.step).astype(window.losses.dtype)
     overlap = jnp.sum(jnp.minimum(window.profile, profile), axis=-1)
     weight = window.weight * decay**age * overlap

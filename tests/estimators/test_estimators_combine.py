@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from estimator_cases import A4, ORACLES
+from estimator_cases import A4, ORACLES, probabilities
 
 import estimators as es
+from estimators.linear_proxy import LinearProxyState
+from estimators.window import Window
 
 HARNESS = ORACLES["whole_harness"]
 TEMPLATE = es.Family("categorical", 3)
@@ -42,40 +44,42 @@ def enumerated(estimator, phi, tuples, slots, loss, state=None):
 
     ``tuples`` index the product of the slots' tables, one index a row.
     """
-    phi = jax.tree.map(jnp.asarray, phi)
     tables = [estimator.spec.family[slot].enumerate() for slot in slots]
     sizes = [len(table) for table in tables]
-    state = estimator.init(jax.random.key(0), phi) if state is None else state
-    base = estimator.draw(jax.random.key(1), phi, state)
 
-    def one(index):
-        memo = dict(base.memo)
-        for slot, table, rows in zip(
-            slots, tables, jnp.unravel_index(index, sizes), strict=True
-        ):
-            memo[slot] = memo[slot]._replace(outcomes=jnp.asarray(table)[rows])
-        draw = estimator.rebuild(phi, base._replace(memo=memo), state)
-        evaluated = es.evaluate(estimator, lambda draw, theta: loss(draw.weights))
-        losses, weights_grad, _ = evaluated(draw, None)
-        slope = {
-            slot: None if probe is None else jnp.cos(jnp.arange(probe.size) + 1.0)
-            for slot, probe in draw.probe.items()
-        }
-        told = es.tell(estimator, phi, draw, losses, state, slope, weights_grad)
-        return told.logits_grad, told.value
+    def objective(draw, theta):
+        return loss(draw.weights)
 
-    return jax.jit(jax.vmap(one))(jnp.asarray(tuples))
+    @jax.jit
+    def run(phi, tuples):
+        start = estimator.init(jax.random.key(0), phi) if state is None else state
+        base = estimator.draw(jax.random.key(1), phi, start)
+
+        def one(index):
+            memo = dict(base.memo)
+            for slot, table, rows in zip(
+                slots, tables, jnp.unravel_index(index, sizes), strict=True
+            ):
+                memo[slot] = memo[slot]._replace(outcomes=jnp.asarray(table)[rows])
+            draw = estimator.rebuild(phi, base._replace(memo=memo), start)
+            losses, weights_grad, _ = es.evaluate(estimator, objective)(draw, None)
+            slope = {
+                slot: None if probe is None else jnp.cos(jnp.arange(probe.size) + 1.0)
+                for slot, probe in draw.probe.items()
+            }
+            told = es.tell(estimator, phi, draw, losses, start, slope, weights_grad)
+            return told.logits_grad, told.value
+
+        return jax.vmap(one)(tuples)
+
+    return run(phi, tuples)
 
 
-def probabilities(families, phi):
-    """Probability of each element of the product of the slots' tables."""
-    laws = [families[s].distribution(jnp.asarray(phi[s])) for s in families]
-    probs = [
-        np.exp(np.asarray(law.log_prob(jnp.asarray(families[slot].enumerate()))))
-        for slot, law in zip(families, laws, strict=True)
-    ]
-    total = probs[0]
-    for prob in probs[1:]:
+def joint_probabilities(families, phi):
+    """Of each element of the product of the slots' tables, the last varying fastest."""
+    total = np.ones(1)
+    for slot, family in families.items():
+        prob = probabilities(family, np.asarray(phi[slot]))
         total = np.multiply.outer(total, prob).reshape(-1)
     return total
 
@@ -95,7 +99,7 @@ def test_crossed_rows_are_unbiased_for_every_slot():
     with jax.enable_x64(True):
         estimator = joint(2, "leave_one_out", enumeration="crossed")
         assert estimator.spec.rows == 6
-        prob = probabilities({"pair": PAIR, "order": ORDER}, PHI)
+        prob = joint_probabilities({"pair": PAIR, "order": ORDER}, PHI)
         tuples = np.array(list(itertools.product(range(len(prob)), repeat=2)))
         found = enumerated(estimator, PHI, tuples, ("pair", "order"), harness_loss)
         check_harness(*weighted(prob, tuples, found))
@@ -104,7 +108,7 @@ def test_crossed_rows_are_unbiased_for_every_slot():
 def test_stratified_rows_are_unbiased_for_every_slot():
     with jax.enable_x64(True):
         estimator = joint(3, "none")
-        prob = probabilities({"pair": PAIR, "order": ORDER}, PHI)
+        prob = joint_probabilities({"pair": PAIR, "order": ORDER}, PHI)
         tuples = np.array(list(itertools.product(range(len(prob)), repeat=3)))
         found = enumerated(estimator, PHI, tuples, ("pair", "order"), harness_loss)
         check_harness(*weighted(prob, tuples, found))
@@ -114,7 +118,7 @@ def test_stratified_leave_one_out_is_unbiased_on_the_whole_harness():
     """One stratum at a time: their terms add, which the next test does not assume."""
     with jax.enable_x64(True):
         estimator = joint(6, "leave_one_out")
-        prob = probabilities({"pair": PAIR, "order": ORDER}, PHI)
+        prob = joint_probabilities({"pair": PAIR, "order": ORDER}, PHI)
         pairs = np.array(list(itertools.product(range(len(prob)), repeat=2)))
         still = np.zeros((len(pairs), 6), int)
         blocks = [still.copy() for _ in range(4)]
@@ -177,36 +181,44 @@ def test_stratified_expectation_over_every_row_at_once(name, options, unbiased):
             }
         )
         phi = jax.tree.map(jnp.asarray, SMALL_PHI)
-        state = estimator.init(jax.random.key(0), phi)
+        state = None
         if name == "linear_proxy":
-            window = state["pair"].window._replace(
-                features=jax.random.normal(jax.random.key(2), (8, 3)),
-                losses=jax.random.normal(jax.random.key(3), (8,)),
-                weight=jnp.ones(8),
-                profile=jnp.full((8, 3), 1 / 3),
-                fold=jnp.arange(8, dtype=jnp.int32) % 2,
-            )
-            state["pair"] = state["pair"]._replace(window=window)
+            rng, step = np.random.default_rng(0), np.arange(8, dtype=np.int32) // 4
+            features, losses = rng.normal(size=(8, 3)), rng.normal(size=8)
+            profile = np.full((8, 3), 1 / 3)
+            window = Window(features, losses, np.ones(8), profile, step, step % 2)
+            state = {"template": 0, "pair": LinearProxyState(2, window)}
+            state = jax.tree.map(jnp.asarray, state)
         assert estimator.spec.unbiased == unbiased
-        prob = probabilities({"pair": pair}, SMALL_PHI)
+        prob = joint_probabilities({"pair": pair}, SMALL_PHI)
         tuples = np.array(list(itertools.product(range(3), repeat=4)))
         found = enumerated(estimator, phi, tuples, ("pair",), small_loss, state)
         grad, value = weighted(prob, tuples, found)
-        expected, exact = jax.value_and_grad(small_exact)(phi)
+        expected, exact = jax.jit(jax.value_and_grad(small_exact))(phi)
         assert value == pytest.approx(float(expected), abs=1e-10)
         np.testing.assert_allclose(grad["template"], exact["template"], atol=1e-10)
         if unbiased:
             np.testing.assert_allclose(grad["pair"], exact["pair"], atol=1e-10)
             return
         # simple: covariance times the mean slope, template by template
-        law = pair.distribution(phi["pair"])
         hot = np.asarray(pair.weights(pair.enumerate()), float)
-        mu = np.asarray(law.marginals())
+        mu = prob @ hot
         cov = (hot * prob[:, None]).T @ hot - np.outer(mu, mu)
         p = np.exp(SMALL_PHI["template"]) / np.exp(SMALL_PHI["template"]).sum()
         a = np.array([0.9, -0.4, 0.3])
         slope = (p @ [2, 1]) * 0.7 * (prob @ np.exp(0.7 * hot @ a)) * a
         np.testing.assert_allclose(grad["pair"], cov @ slope, atol=1e-10)
+
+
+def drawn(estimator, phi, mask=None, seed=0):
+    """State and draw, compiled."""
+
+    @jax.jit
+    def run(phi):
+        state = estimator.init(jax.random.key(9), phi)
+        return state, es.ask(estimator, jax.random.key(seed), phi, state, mask)
+
+    return run(phi)
 
 
 def test_strata_are_adjacent_even_and_weighted_by_probability():
@@ -218,13 +230,11 @@ def test_strata_are_adjacent_even_and_weighted_by_probability():
             "pair": (other, es.reinforce(other, samples=8)),
         }
     )
-    phi = {"template": jnp.array([0.1, 0.9, -1.0]), "pair": jnp.zeros(5)}
-    draw = estimator.draw(
-        jax.random.key(0), phi, estimator.init(jax.random.key(9), phi)
-    )
+    phi = {"template": np.array([0.1, 0.9, -1.0], np.float32), "pair": np.zeros(5)}
+    _, draw = drawn(estimator, phi)
     template = np.asarray(draw.outcomes["template"])[:, 0]
     np.testing.assert_array_equal(template, [0, 0, 0, 1, 1, 1, 2, 2])
-    p = jax.nn.softmax(phi["template"])
+    p = probabilities(family, phi["template"])
     expected = np.array([p[0] / 3] * 3 + [p[1] / 3] * 3 + [p[2] / 2] * 2)
     np.testing.assert_allclose(draw.coef, expected, rtol=1e-6)
     np.testing.assert_array_equal(draw.memo["pair"].memo.group, template)
@@ -232,16 +242,12 @@ def test_strata_are_adjacent_even_and_weighted_by_probability():
 
 def test_several_enumerated_slots_form_joint_strata():
     a, b = es.Family("categorical", 2), es.Family("subset", 3, 2)
-    phi = {"a": jnp.array([0.2, -0.3]), "b": jnp.array([0.5, 0.0, -0.4])}
+    phi = {"a": np.array([0.2, -0.3]), "b": np.array([0.5, 0.0, -0.4])}
     estimator = es.combine({"a": (a, es.exact(a)), "b": (b, es.exact(b))})
     assert estimator.spec.rows == 6 and estimator.spec.unbiased
-    state = estimator.init(jax.random.key(9), phi)
 
     def loss(weights):
         return jnp.exp(weights["a"][:, 0] + weights["b"] @ jnp.array([0.3, -0.5, 0.8]))
-
-    draw = es.ask(estimator, jax.random.key(0), phi, state)
-    told = es.tell(estimator, phi, draw, loss(draw.weights), state)
 
     def expected(phi):
         law = es.Product({"a": a.distribution(phi["a"]), "b": b.distribution(phi["b"])})
@@ -249,39 +255,49 @@ def test_several_enumerated_slots_form_joint_strata():
         weights = {"a": a.weights(rows["a"]), "b": b.weights(rows["b"])}
         return jnp.exp(law.log_prob(rows)) @ loss(weights)
 
-    exact = jax.grad(expected)(phi)
+    @jax.jit
+    def both(phi):
+        state = estimator.init(jax.random.key(9), phi)
+        draw = es.ask(estimator, jax.random.key(0), phi, state)
+        told = es.tell(estimator, phi, draw, loss(draw.weights), state)
+        return told.logits_grad, jax.grad(expected)(phi)
+
+    found, exact = both(jax.tree.map(jnp.asarray, phi))
     for slot in phi:
-        np.testing.assert_allclose(told.logits_grad[slot], exact[slot], atol=1e-6)
+        np.testing.assert_allclose(found[slot], exact[slot], atol=1e-6)
 
 
 def test_a_masked_template_is_left_out_whatever_its_losses():
     family, other = es.Family("categorical", 3), es.Family("subset", 4, 2)
+    phi = {"template": jnp.array([0.1, 0.9, -1.0]), "pair": jnp.arange(4.0) / 4}
+    mask = {"template": np.array([True, False, True])}
     for name, options in (("reinforce", {}), ("linear_proxy", {"window": 12})):
         part = es.make(name, other, {"samples": 6} | options)
         estimator = es.combine(
             {"template": (family, es.exact(family)), "pair": (other, part)}
         )
-        phi = {"template": jnp.array([0.1, 0.9, -1.0]), "pair": jnp.arange(4.0) / 4}
-        mask = {"template": np.array([True, False, True])}
-        state = estimator.init(jax.random.key(9), phi)
-        draw = es.ask(estimator, jax.random.key(0), phi, state, mask)
-        losses = jnp.where(draw.outcomes["template"][:, 0] == 1, jnp.nan, 1.0)
-        losses = losses + draw.weights["pair"][:, 0]
-        told = es.tell(estimator, phi, draw, losses, state)
-        assert np.all(np.isfinite(told.logits_grad["pair"]))
+
+        @jax.jit
+        def run(phi, estimator=estimator):
+            state = estimator.init(jax.random.key(9), phi)
+            draw = es.ask(estimator, jax.random.key(0), phi, state, mask)
+            template = draw.outcomes["template"][:, 0]
+            losses = jnp.where(template == 1, jnp.nan, draw.weights["pair"][:, 0])
+            return es.tell(estimator, phi, draw, losses + template, state)
+
+        told = run(phi)
+        for grad in told.logits_grad.values():
+            assert np.all(np.isfinite(grad)) and np.any(grad)
         assert np.isfinite(told.value)
         assert told.logits_grad["template"][1] == 0
-        assert np.all(np.isfinite(told.logits_grad["template"]))
 
 
 def test_adding_a_slot_moves_no_other_slots_draws():
     pair = (PAIR, es.reinforce(PAIR, samples=4))
     order = (ORDER, es.reinforce(ORDER, samples=4))
     phi = {"pair": jnp.zeros(4), "order": jnp.zeros(3)}
-    one, two = es.combine({"pair": pair}), es.combine({"order": order, "pair": pair})
-    key = jax.random.key(3)
-    alone = one.draw(jax.random.clone(key), phi, one.init(jax.random.key(9), phi))
-    beside = two.draw(key, phi, two.init(jax.random.key(9), phi))
+    _, alone = drawn(es.combine({"pair": pair}), {"pair": phi["pair"]})
+    _, beside = drawn(es.combine({"order": order, "pair": pair}), phi)
     np.testing.assert_array_equal(alone.outcomes["pair"], beside.outcomes["pair"])
     assert not np.array_equal(beside.outcomes["pair"], beside.outcomes["order"])
 

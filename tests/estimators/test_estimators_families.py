@@ -233,12 +233,14 @@ def test_batches_are_single_calls_stacked(family):
         law = family.distribution(phi)
         return law.log_prob(value), law.entropy(), law.marginals(), law.mode()
 
-    batched = jax.jit(read)(phi, drawn[0])
-    for one, other in zip(
-        batched, jax.jit(jax.vmap(jax.vmap(read)))(phi, drawn[0]), strict=True
-    ):
+    @jax.jit
+    def both(phi, value):
+        return read(phi, value), jax.vmap(jax.vmap(read))(phi, value)
+
+    batched, mapped = both(phi, drawn[0])
+    for one, other in zip(batched, mapped, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-    plain = read(phi[1, 2], drawn[0, 1, 2])
+    plain = read(np.asarray(phi)[1, 2], np.asarray(drawn)[0, 1, 2])
     for one, other in zip(batched, plain, strict=True):
         np.testing.assert_allclose(one[1, 2], other, rtol=1e-5, atol=1e-6)
     crossed = jax.jit(lambda law: law.entropy())(law)  # a law is a pytree
@@ -327,6 +329,14 @@ def test_impossible_outcomes_have_probability_zero(kind, value):
         (lambda: es.Family("categorical", 3, 2), "use subset or ranking"),
         (lambda: es.Family("urn", 3), "'urn' is unknown"),
         (lambda: es.Family("subset", 3).distribution(jnp.zeros(4)), "pool of 3"),
+        (
+            lambda: es.Subset(jnp.zeros(4), 2).log_prob(jnp.zeros(3, int)),
+            r"outcomes are int32 \[3\]; give int \[..., 2\]",
+        ),
+        (
+            lambda: es.Ranking(jnp.zeros(4), 2).log_prob(jnp.zeros(2)),
+            r"outcomes are float32 \[2\]",
+        ),
         (lambda: es.Ranking(jnp.zeros(48), 4).entropy(), "can be enumerated"),
         (lambda: es.Ranking(jnp.zeros(48), 4).marginals(), "can be enumerated"),
         (lambda: es.Family("subset", 60, 20).enumerate(), "can be enumerated"),

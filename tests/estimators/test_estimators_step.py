@@ -40,24 +40,27 @@ def slope(probe, theta, items):
     return {"exemplars": grad(probe["exemplars"])}
 
 
-PHI = {"template": jnp.array([0.2, -0.1]), "exemplars": jnp.arange(6.0) / 6}
-ITEMS = jnp.array([0.1, 0.4, -0.3, 0.2])
-THETA = jnp.float32(0.7)
+PHI = {
+    "template": np.array([0.2, -0.1], np.float32),
+    "exemplars": np.arange(6, dtype=np.float32) / 6,
+}
+ITEMS = np.array([0.1, 0.4, -0.3, 0.2], np.float32)
+THETA = np.float32(0.7)
 
 
-@pytest.mark.parametrize("name", ["linear_proxy", "perturbed_marginals", "simple"])
+@pytest.mark.parametrize("name", ["linear_proxy", "perturbed_marginals"])
 def test_ask_evaluate_tell_in_chunks_is_value_and_grad(name):
     estimator = harness(name)
     wants = "probe_slope" in estimator.spec.needs
-    state = estimator.init(jax.random.key(0), PHI)
+    state = jax.jit(estimator.init)(jax.random.key(0), PHI)
     run = jax.jit(es.value_and_grad(estimator, objective, slope if wants else None))
     whole = run(jax.random.key(1), PHI, state, THETA, ITEMS)
     ask = jax.jit(functools.partial(es.ask, estimator))
     draw = ask(jax.random.key(1), PHI, state)
     evaluate = jax.jit(es.evaluate(estimator, objective))
     parts = [evaluate(draw, THETA, chunk) for chunk in (ITEMS[:2], ITEMS[2:])]
-    mean = jax.tree.map(lambda a, b: (a + b) / 2, *parts)
-    found = slope(draw.probe, THETA, ITEMS) if wants else None
+    mean = jax.tree.map(lambda a, b: np.asarray(a + b) / 2, *parts)
+    found = jax.jit(slope)(draw.probe, THETA, ITEMS) if wants else None
     tell = jax.jit(functools.partial(es.tell, estimator))
     host = jax.tree.map(np.asarray, draw)  # the draw crosses the host as data
     told = tell(PHI, host, mean.losses, state, found, mean.weights_grad)
@@ -75,21 +78,21 @@ def test_ask_evaluate_tell_in_chunks_is_value_and_grad(name):
 
 def test_theta_gets_the_gradient_of_the_averaged_loss():
     estimator = harness("reinforce")
-    state = estimator.init(jax.random.key(0), PHI)
+    state = jax.jit(estimator.init)(jax.random.key(0), PHI)
     run = jax.jit(es.value_and_grad(estimator, objective))
     step = run(jax.random.key(1), PHI, state, THETA, ITEMS)
 
     def averaged(theta):
         return step.draw.coef @ objective(step.draw, theta, ITEMS)
 
-    value, grad = jax.value_and_grad(averaged)(THETA)
+    value, grad = jax.jit(jax.value_and_grad(averaged))(THETA)
     assert step.theta_grad == pytest.approx(float(grad), rel=1e-5)
     assert step.value == pytest.approx(float(value), rel=1e-5)
 
 
 def test_a_values_only_estimator_takes_an_objective_without_derivatives():
     estimator = harness("reinforce")
-    state = estimator.init(jax.random.key(0), PHI)
+    state = jax.jit(estimator.init)(jax.random.key(0), PHI)
 
     def grade(outcomes):
         return (np.asarray(outcomes) == 4).any(-1).astype(np.float32)
@@ -124,26 +127,27 @@ def test_a_host_loop_finds_the_best_harness():
 def test_tasks_are_independent_problems_averaged():
     single = harness("linear_proxy")
     many = es.over_tasks(single)
-    phi = jax.tree.map(lambda x: jnp.stack([x, -x, 0.5 * x]), PHI)
+    phi = jax.tree.map(lambda x: np.stack([x, -x, 0.5 * x]), PHI)
     mask = {"exemplars": np.arange(18).reshape(3, 6) != 8}
-    state = many.init(jax.random.key(0), phi)
+    state = jax.jit(many.init)(jax.random.key(0), phi)
     run = jax.jit(
         functools.partial(es.value_and_grad(many, objective, slope), mask=mask)
     )
-    steps, logits = [], phi
+    steps = []
     for count in range(2):  # the second step has a past
         key = jax.random.fold_in(jax.random.key(1), count)
-        steps.append(run(key, logits, state, THETA, ITEMS))
+        steps.append(run(key, phi, state, THETA, ITEMS))
         state = steps[-1].state
     step = steps[-1]
     assert step.draw.coef.shape == (3, 8)
     assert step.draw.coef.sum() == pytest.approx(1, rel=1e-5)
     tell = jax.jit(functools.partial(es.tell, single))
-    found = slope(step.draw.probe, THETA, ITEMS)
+    found = jax.jit(slope)(step.draw.probe, THETA, ITEMS)
+    step, found, first = jax.tree.map(np.asarray, (step, found, steps[0].state))
     for task in range(3):
         own = functools.partial(jax.tree.map, lambda leaf, task=task: leaf[task])
         draw = own(step.draw)
-        told = tell(own(phi), draw, own(step.losses), own(steps[0].state), own(found))
+        told = tell(own(phi), draw, own(step.losses), own(first), own(found))
         for slot, grad in told.logits_grad.items():
             np.testing.assert_allclose(
                 step.logits_grad[slot][task], grad / 3, rtol=1e-4, atol=1e-6
@@ -160,28 +164,36 @@ def test_tasks_are_independent_problems_averaged():
 
 def test_a_mask_too_small_for_some_task_is_refused():
     many = es.over_tasks(harness("reinforce"))
-    phi = jax.tree.map(lambda x: jnp.stack([x, x]), PHI)
+    phi = jax.tree.map(lambda x: np.stack([x, x]), PHI)
     mask = {"exemplars": np.array([[True] * 6, [True, True] + [False] * 4])}
     with pytest.raises(ValueError, match="slot 'exemplars': takes 3 but .* only 2"):
-        many.draw(jax.random.key(0), phi, many.init(jax.random.key(0), phi), mask)
+        many.draw(jax.random.key(0), phi, None, mask)
     one = es.over_tasks(es.reinforce(POOL))
-    state = one.init(jax.random.key(0), phi["exemplars"])
     with pytest.raises(ValueError, match="takes 3 but .* only 2"):
-        one.draw(jax.random.key(0), phi["exemplars"], state, mask["exemplars"])
+        one.draw(jax.random.key(0), phi["exemplars"], None, mask["exemplars"])
 
 
 def test_what_is_missing_is_named():
     proxy, path = harness("linear_proxy"), harness("simple")
     with pytest.raises(ValueError, match="reads a slope at its probe"):
         es.value_and_grad(proxy, objective)
-    state = path.init(jax.random.key(0), PHI)
-    draw = es.ask(path, jax.random.key(1), PHI, state)
+
+    def told_of(losses, weights_grad):
+        def run(phi):
+            state = path.init(jax.random.key(0), phi)
+            draw = es.ask(path, jax.random.key(1), phi, state)
+            grad = draw.weights if weights_grad else None
+            return es.tell(path, phi, draw, losses, state, None, grad).value
+
+        return jax.eval_shape(run, PHI)
+
     with pytest.raises(ValueError, match="got no weights_grad"):
-        es.tell(path, PHI, draw, jnp.zeros(8), state)
+        told_of(jnp.zeros(8), False)
     with pytest.raises(ValueError, match=r"shape \[4\] for \[8\] rows"):
-        es.tell(path, PHI, draw, jnp.zeros(4), state, None, draw.weights)
+        told_of(jnp.zeros(4), True)
     with pytest.raises(ValueError, match="loss 'likelihood' is missing among"):
-        es.tell(path, PHI, draw, {"episode": jnp.zeros(8)}, state, None, draw.weights)
+        told_of({"episode": jnp.zeros(8)}, True)
+    assert told_of(jnp.zeros(8), True).shape == ()
 
 
 @pytest.mark.parametrize(

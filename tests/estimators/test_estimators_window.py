@@ -95,6 +95,18 @@ def test_a_useful_slope_becomes_the_prior_and_a_useless_one_does_not():
         np.testing.assert_allclose(found.coefficients, plain.coefficients, atol=1e-5)
 
 
+def test_a_slope_that_only_half_of_the_window_supports_is_left_out():
+    """Its coefficient on all rows is positive, but each half predicts the other badly."""
+    slope = np.array([1.0, -2.0, 0.5, 0.0, 3.0, -1.0])
+    window = filled(lambda hot, step: hot @ slope * (1.0 if step % 2 == 0 else -0.5))
+    z, f = np.asarray(window.features), np.asarray(window.losses)
+    assert (z @ slope) @ f > 0
+    found = fit(window, slope, UNIFORM, 4, ridge=0.05, decay=1.0)
+    plain = fit(window, None, UNIFORM, 4, ridge=0.05, decay=1.0)
+    assert found.beta == 0 and found.slope_r2 < 0
+    np.testing.assert_allclose(found.coefficients, plain.coefficients, atol=1e-5)
+
+
 def test_held_out_shares_tell_signal_from_noise():
     rng = np.random.default_rng(0)
     signal = fit(filled(linear), None, UNIFORM, 4, ridge=0.01, decay=1.0)
@@ -142,7 +154,7 @@ def test_rows_of_coefficient_zero_count_for_nothing():
 
 
 def test_plug_in_is_exact_where_the_window_holds_every_outcome():
-    """At uniform logits the whole table is a fit under the law: its gradient is exact."""
+    """At uniform logits the whole table weighs every outcome as the law does."""
     problem = PROBLEMS["subset"]
     with jax.enable_x64(True):
         table = jnp.asarray(problem.family.enumerate())
@@ -198,7 +210,8 @@ def test_a_large_ranking_takes_the_fit_from_free_draws(monkeypatch):
     options = dict(samples=2, window=6, use_slope=False, residual=1e-12)
     case = Case("linear_proxy", "ranking", tuple(options.items()))
     state = in_float32(past_state(case, case.build()))
-    whole = grad_of(es.linear_proxy(family, **options), jax.random.key(0))
+    enumerated = functools.partial(grad_of, es.linear_proxy(family, **options))
+    whole = np.asarray(jax.jit(enumerated)(jax.random.key(0)))
     # the function hides its module as an attribute of the package
     monkeypatch.setattr(sys.modules["estimators.linear_proxy"], "EXPECT_LIMIT", 1)
     sampled = es.linear_proxy(family, **options, free_draws=512)
