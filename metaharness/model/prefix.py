@@ -73,15 +73,16 @@ def encode_pool(
 
     Args:
         head: int32 ``[head]``, right-padded; head_length: int32 scalar, at least 1.
-        candidates: int32 ``[candidate, time]``, right-padded; time is the longest.
-        lengths: int32 ``[candidate]``.
+        candidates: int32 ``[candidate, time]``, right-padded.
+        lengths: int32 ``[candidate]``; the longest decides where the question starts.
     """
-    num, longest = candidates.shape
+    num, times = candidates.shape
+    longest = lengths.max()
     prefix = encode_prefix(
         decoder, head[None], head_length[None], implementation=implementation
     )
     offset = head_length + longest - lengths
-    positions = offset[:, None] + jnp.arange(longest)
+    positions = offset[:, None] + jnp.arange(times)
     _, own = run_decoder(
         decoder,
         candidates[None],
@@ -97,8 +98,8 @@ def encode_pool(
     keys, values = (
         jnp.concatenate(pair, axis=2) for pair in zip(prefix.context, own, strict=True)
     )
-    owner = repeat(jnp.arange(num), "n -> n t", t=longest)
-    owner = jnp.where(jnp.arange(longest) < lengths[:, None], owner, num + 1)
+    owner = repeat(jnp.arange(num), "n -> n t", t=times)
+    owner = jnp.where(jnp.arange(times) < lengths[:, None], owner, num + 1)
     head_owner = jnp.where(prefix.valid[0], num, num + 1)
     owner = jnp.concatenate([head_owner, owner.reshape(-1)])
     return Pool(Context(keys, values), owner, head_length + longest)

@@ -21,7 +21,7 @@ from metaharness.model.prefix import (
 HEAD = [256, 11, 198, 257]
 CANDIDATES = [[31, 7, 90], [5, 77, 12, 140, 9], [66, 201], [13, 8, 250, 41, 3]]
 QUESTION, ANSWER = [40, 41, 17], [99, 23]
-LONGEST = 5
+LONGEST, WIDTH = 5, 6
 NUM = len(CANDIDATES)
 
 
@@ -85,7 +85,7 @@ def make_pool(decoder, chosen=range(NUM), *, fill=0):
         decoder,
         padded([HEAD], 6, fill)[0],
         np.int32(len(HEAD)),
-        padded([CANDIDATES[i] for i in chosen], LONGEST, fill),
+        padded([CANDIDATES[i] for i in chosen], WIDTH, fill),
         np.array([len(CANDIDATES[i]) for i in chosen], np.int32),
     )
 
@@ -183,7 +183,7 @@ def test_owners_and_end(decoder):
     pool = make_pool(decoder)
     owner = [NUM] * 4 + [NUM + 1] * 2
     for candidate, ids in enumerate(CANDIDATES):
-        owner += [candidate] * len(ids) + [NUM + 1] * (LONGEST - len(ids))
+        owner += [candidate] * len(ids) + [NUM + 1] * (WIDTH - len(ids))
     assert pool.owner.tolist() == owner
     assert int(pool.end) == len(HEAD) + LONGEST
     weights = key_weights(pool, np.array([0.1, 0.2, 0.3, 0.4], np.float32))
