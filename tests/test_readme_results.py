@@ -1,0 +1,94 @@
+"""Every result in the README is one that the stored files hold."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def stored(name: str) -> dict:
+    return json.loads((ROOT / name).read_text(encoding="utf-8"))
+
+
+def row(first_cell: str) -> list[str]:
+    """Cells of the README's table row that begins with this cell."""
+    lines = [x for x in README.splitlines() if x.startswith(f"| {first_cell} |")]
+    assert len(lines) == 1, f"expected one row {first_cell!r} in README, got {lines}"
+    return [cell.strip() for cell in lines[0].strip("|").split("|")][1:]
+
+
+def number(cell: str) -> float:
+    return float(cell.replace("−", "-").replace(",", "").rstrip("%").split()[0])
+
+
+@pytest.mark.parametrize(
+    "label, method",
+    [
+        ("zero-shot", "zero_shot"),
+        ("32 random", "random"),
+        ("32 random, right exemplars only", "random_right"),
+        ("learned, relaxed path only", "relaxed"),
+        ("learned, default estimator only", "default"),
+        ("learned, both", "both"),
+    ],
+)
+def test_first_stage_rows(label: str, method: str) -> None:
+    found = stored("experiments/results/first_stage-h200.json")["overall"][method]
+    nats, minus, beats, minus_right, exact = row(label)
+    assert number(nats) == pytest.approx(found["nats"]["mean"], abs=0.005)
+    assert number(exact) == pytest.approx(found["exact_match"]["mean"], abs=0.006)
+    if "seeds" not in found:
+        assert not (minus or beats or minus_right)
+        return
+    assert found["seeds_passed"] == found["num_seeds"] == 5
+    for cell, other in ((minus, "random"), (minus_right, "random_right")):
+        gaps = [seed[other]["difference"] for seed in found["seeds"]]
+        assert all(gap["high"] < 0 for gap in gaps)
+        mean = sum(gap["mean"] for gap in gaps) / len(gaps)
+        assert number(cell) == pytest.approx(mean, abs=0.0051)
+    shares = [seed["random"]["share_beaten"] for seed in found["seeds"]]
+    assert number(beats) == pytest.approx(100 * sum(shares) / len(shares), abs=0.5)
+
+
+def test_gate_correlations() -> None:
+    gate = stored("experiments/results/first_stage-h200.json")["gate"]
+    for found in gate.values():
+        assert f"{found['spearman']:.2f}".lstrip("0") in README
+
+
+@pytest.mark.parametrize("task", ["number_sequence", "isomorphic_strings"])
+def test_estimator_columns(task: str) -> None:
+    found = stored("experiments/results/estimator_columns-h200.json")[task]
+    rows = found["by_scale"]["0.0"]
+    names = (
+        "leave_one_out",
+        "ridge_control_variate",
+        "slope_unscaled",
+        "ridge_alone",
+        "default",
+    )
+    for cell, name in zip(row(task), names, strict=True):
+        assert number(cell) == pytest.approx(rows[name]["cosine"]["value"], abs=0.0051)
+
+
+def test_speed_rows() -> None:
+    found = stored("benchmarks/results/speed-h200.json")["results"]
+    peer, ours, ratio = row("forward, 32 × 256 tokens")
+    assert number(peer) == pytest.approx(found["forward"]["peer_ms"], abs=0.05)
+    assert number(ours) == pytest.approx(found["forward"]["ours_ms"], abs=0.05)
+    assert number(ratio) == pytest.approx(found["forward"]["ratio"], abs=0.05)
+    other = stored("benchmarks/results/speed-h200-random-weights.json")["results"]
+    slower = other["forward"]
+    claim = f"{slower['peer_ms']:.1f} ms, a ratio of {slower['ratio']:.1f}"
+    assert claim in " ".join(README.split())
+    peer, ours, ratio = row("greedy generation, 512-token prefix, 256 rows × 128 new")
+    speed = found["generate"]
+    assert number(peer) == pytest.approx(speed["peer_tokens_per_s"], abs=0.5)
+    assert number(ours) == pytest.approx(speed["ours_tokens_per_s"], abs=0.5)
+    assert number(ratio) == pytest.approx(speed["ratio"], abs=0.05)
+    gradient = found["pool_gradient"]
+    label = f"gradient to a pool of 48 exemplars ({gradient['keys']:,} keys)"
+    assert number(row(label)[1]) == pytest.approx(gradient["ours_ms"], abs=0.5)
