@@ -43,6 +43,8 @@ class Evaluate:
     """random harnesses of the same pools to compare with"""
     no_generate: bool = False
     """likelihood only; otherwise answers are also written and graded"""
+    generate_tokens: int = 128
+    """tasks whose answers may take more tokens are scored by likelihood alone"""
     seed: int | None = None
     """decides the splits and the random harnesses; the run's by default, else 0"""
     dtype: str = "float32"
@@ -89,6 +91,7 @@ class Evaluate:
             limit=self.limit,
             random_harnesses=self.random_harnesses,
             generate=not self.no_generate,
+            generate_tokens=self.generate_tokens,
             seed=settings["seed"],
             quiet=self.quiet,
         )

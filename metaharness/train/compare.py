@@ -19,6 +19,7 @@ from metaharness.stats import (
     paired_difference,
     proportion_interval,
 )
+from metaharness.tasks.task import Task
 from metaharness.train.baselines import Selected
 from metaharness.train.config import EvalConfig
 
@@ -90,7 +91,7 @@ def compare(
                     task,
                     unique,
                     task.test[: config.test_items],
-                    generate=config.generate and task.scorer is not None,
+                    generate=generates(config, task),
                     counter=counter,
                     harnesses_at_once=config.harnesses_at_once,
                     key=keys.derive(
@@ -113,6 +114,12 @@ def compare(
         except KeyboardInterrupt:
             pass
     return out
+
+
+def generates(config: EvalConfig, task: Task) -> bool:
+    """Whether a task's answers are written and graded, beside their likelihood."""
+    short = task.max_new_tokens <= config.generate_tokens
+    return config.generate and short and task.scorer is not None
 
 
 def _shown(bar: Progress, before: int, own: int) -> Callable[[int, int], None]:

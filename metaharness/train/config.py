@@ -121,6 +121,8 @@ class EvalConfig:
     """harnesses sampled from the learned probabilities, scored on the test items"""
     generate: bool = True
     """also write and grade answers (exact match), where the task has a scorer"""
+    generate_tokens: int = 128
+    """tasks whose answers may take more tokens are scored by likelihood alone"""
     harnesses_at_once: int = 2
     """harnesses scored at once; memory grows with it"""
 
@@ -130,6 +132,7 @@ class EvalConfig:
         _check("evaluation.validation_packs", self.validation_packs, 1)
         _check("evaluation.random_harnesses", self.random_harnesses, 0)
         _check("evaluation.sampled_harnesses", self.sampled_harnesses, 0)
+        _check("evaluation.generate_tokens", self.generate_tokens, 1)
         _check("evaluation.harnesses_at_once", self.harnesses_at_once, 1)
 
 

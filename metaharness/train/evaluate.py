@@ -17,7 +17,15 @@ from metaharness.runlog.budget import BudgetCounter, Counts
 from metaharness.runlog.progress import Progress
 from metaharness.runlog.report_data import ScoreRow
 from metaharness.tasks.task import Task
-from metaharness.train.compare import MODE, RANDOM, ZERO_SHOT, Compared, score_rows
+from metaharness.train.compare import (
+    MODE,
+    RANDOM,
+    ZERO_SHOT,
+    Compared,
+    generates,
+    score_rows,
+)
+from metaharness.train.config import EvalConfig
 
 GIVEN = "given harness"
 SPLITS = ("validation", "test")
@@ -50,6 +58,7 @@ def evaluate(
     limit: int = 64,
     random_harnesses: int = 4,
     generate: bool = True,
+    generate_tokens: int = 128,
     seed: int = 0,
     implementation: str = "xla",
     harnesses_at_once: int = 2,
@@ -60,7 +69,8 @@ def evaluate(
     harness: a learned one (its choice for each task is scored), or slots with a
     ``choice`` of candidates; slots alone are scored at random, and where they allow one
     harness only, that one is. random_harnesses: harnesses drawn from the same pools, to
-    compare with. generate: also write and grade answers, where the task has a scorer.
+    compare with. generate: also write and grade answers, where the task has a scorer
+    and its answers take at most ``generate_tokens`` tokens.
 
     Losses are in nats of the gold answer, differences to the random harnesses are
     paired by item.
@@ -82,6 +92,7 @@ def evaluate(
         own, method, chosen = _narrow(harness, choice, one, place, len(tasks))
         space = build_space(model, own, [one], implementation=implementation)
         plans.append((space, _members(space, method, chosen, random_harnesses, seed)))
+    config = EvalConfig(generate=generate, generate_tokens=generate_tokens)
     counter = BudgetCounter()
     compared = []
     total = sum(len(set(sum(plan.values(), []))) for _, plan in plans)
@@ -97,7 +108,7 @@ def evaluate(
                     plan,
                     split=split,
                     limit=limit,
-                    generate=generate,
+                    generate=generates(config, space.tasks[0]),
                     counter=counter,
                     harnesses_at_once=harnesses_at_once,
                 )
@@ -127,7 +138,7 @@ def _score(
         task,
         unique,
         task.splits()[split][:limit],
-        generate=generate and task.scorer is not None,
+        generate=generate,
         counter=counter,
         harnesses_at_once=harnesses_at_once,
     )

@@ -24,7 +24,7 @@ from metaharness.runlog.rundir import RunDirectory, new_path
 from metaharness.runlog.words import headline
 from metaharness.tasks.task import Task
 from metaharness.train.baselines import Selected, random_search
-from metaharness.train.compare import Compared, compare, deployed_key
+from metaharness.train.compare import Compared, compare, deployed_key, generates
 from metaharness.train.config import TrainConfig
 from metaharness.train.search import (
     Searched,
@@ -195,9 +195,24 @@ def _compare(
             "info",
         )
     )
+    evaluation = config.evaluation
+    long = [
+        task.name
+        for task in space.tasks
+        if evaluation.generate and task.scorer and not generates(evaluation, task)
+    ]
+    if long:
+        notes.append(
+            Note(
+                f"No exact match for {', '.join(long)}: answers may take more than "
+                f"{evaluation.generate_tokens} tokens; to have them written, raise "
+                "evaluation.generate_tokens.",
+                "info",
+            )
+        )
     compared = compare(
         space,
-        config.evaluation,
+        evaluation,
         learned=mode_choices(space, searched.state),
         sampled=sampled_choices(
             space,

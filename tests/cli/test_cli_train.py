@@ -9,7 +9,9 @@ from own_task import LITTLE, OWN
 
 from metaharness.cli import main
 from metaharness.harness.learned import load_learned
-from metaharness.train import search
+from metaharness.harness.space import Space
+from metaharness.train.compare import generates
+from metaharness.train.config import EvalConfig
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +69,19 @@ def test_ctrl_c_in_a_run_saves_it_and_ends_with_130(cli, tiny, tmp_path, monkeyp
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(search, "make_measured_step", interrupted)
+    monkeypatch.setattr(Space, "encode_pool", interrupted)
     folder = tmp_path / "run"
     result = cli("train", *OWN, "--model", tiny, "--out", folder, *LITTLE)
     assert result.status == 130 and "Traceback" not in result.err
     assert "Interrupted (Ctrl-C)" in result.out
     assert load_learned(folder).choices and (folder / "report.html").exists()
+
+
+def test_long_answers_are_not_written_unless_asked_for():
+    class Task:
+        scorer = staticmethod(float)
+        max_new_tokens = 320
+
+    assert not generates(EvalConfig(), Task)
+    assert generates(EvalConfig(generate_tokens=320), Task)
+    assert not generates(EvalConfig(generate_tokens=320, generate=False), Task)
