@@ -303,43 +303,43 @@ def test_adding_a_slot_moves_no_other_slots_draws():
 
 
 def test_every_slot_learns_from_the_loss_it_names():
-    a, b, c = es.Family("categorical", 3), es.Family("subset", 3, 2), TEMPLATE
-    phi = {"a": jnp.arange(3.0), "b": jnp.array([0.3, 0.0, 0.1]), "c": jnp.zeros(3)}
-    names = {"a": "episode", "b": "likelihood", "c": "episode"}
-    estimator = es.combine(
-        {
-            "a": (a, es.exact(a)),
-            "b": (b, es.simple(b, samples=6)),
-            "c": (c, es.reinforce(c, samples=6)),
-        },
-        learns_from=names,
-    )
-    state = estimator.init(jax.random.key(9), phi)
+    families = {
+        "a": es.Family("categorical", 2),  # enumerated, reads the likelihood
+        "b": es.Family("subset", 3, 2),
+        "c": es.Family("categorical", 3),
+        "d": es.Family("categorical", 2),  # enumerated, reads the episode
+    }
+    names = {"a": "likelihood", "b": "likelihood", "c": "episode", "d": "episode"}
+    phi = {"a": [0.0, 1.0], "b": [0.3, 0.0, 0.1], "c": [0.0] * 3, "d": [0.2, -0.1]}
+    phi = jax.tree.map(jnp.asarray, phi, is_leaf=lambda leaf: isinstance(leaf, list))
+    parts = {
+        "a": es.exact(families["a"]),
+        "b": es.simple(families["b"], samples=8),
+        "c": es.reinforce(families["c"], samples=8),
+        "d": es.exact(families["d"]),
+    }
+    slots = {slot: (families[slot], part) for slot, part in parts.items()}
 
     def objective(draw, theta):
         w = draw.weights
-        likelihood = theta * (w["b"] @ jnp.array([1.0, 2.0, 5.0])) + w["a"][:, 0]
-        episode = (
-            w["a"] @ jnp.array([3.0, 0.0, 1.0])
-            + w["b"][:, 0]
-            + w["c"] @ jnp.array([1.0, 4.0, 2.0])
-        )
+        both = w["a"][:, 0] * w["d"][:, 0]
+        likelihood = theta * (w["b"] @ jnp.array([1.0, 2.0, 5.0])) + both
+        episode = w["b"][:, 0] + w["c"] @ jnp.array([1.0, 4.0, 2.0]) - 3.0 * both
         return {"likelihood": likelihood, "episode": theta * episode}
 
     def run(estimator, objective):
-        step = es.value_and_grad(estimator, objective)
-        return jax.jit(step)(jax.random.key(1), phi, state, jnp.float32(2.0))
+        def step(key, theta):
+            state = estimator.init(jax.random.key(9), phi)
+            return es.value_and_grad(estimator, objective)(key, phi, state, theta)
 
-    named = run(estimator, objective)
-    whole = es.combine(
-        {
-            "a": (a, es.exact(a)),
-            "b": (b, es.simple(b, samples=6)),
-            "c": (c, es.reinforce(c, samples=6)),
-        }
-    )
+        return jax.jit(step)(jax.random.key(1), jnp.float32(2.0))
+
+    named = run(es.combine(slots, learns_from=names), objective)
     for name in ("likelihood", "episode"):
-        alone = run(whole, lambda draw, theta, name=name: objective(draw, theta)[name])
+        alone = run(
+            es.combine(slots),
+            lambda draw, theta, name=name: objective(draw, theta)[name],
+        )
         for slot in (slot for slot in phi if names[slot] == name):
             np.testing.assert_allclose(
                 named.logits_grad[slot], alone.logits_grad[slot], rtol=1e-5, atol=1e-6

@@ -158,7 +158,16 @@ def test_tasks_are_independent_problems_averaged():
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     assert step.logits_grad["exemplars"][1, 2] == 0
     assert not np.any(step.draw.outcomes["exemplars"][1] == 2)
-    rows = np.asarray(step.draw.outcomes["exemplars"])
+
+
+def test_tasks_with_equal_logits_draw_independently():
+    many = es.over_tasks(es.reinforce(POOL, samples=8))
+    logits = jnp.zeros((3, 6))
+
+    def run(key):
+        return many.draw(key, logits, None).outcomes
+
+    rows = np.asarray(jax.jit(run)(jax.random.key(0)))
     assert len({rows[task].tobytes() for task in range(3)}) == 3
 
 

@@ -96,7 +96,7 @@ def test_a_useful_slope_becomes_the_prior_and_a_useless_one_does_not():
 
 
 def test_a_slope_that_only_half_of_the_window_supports_is_left_out():
-    """Its coefficient on all rows is positive, but each half predicts the other badly."""
+    """On all rows its coefficient is positive; each half predicts the other badly."""
     slope = np.array([1.0, -2.0, 0.5, 0.0, 3.0, -1.0])
     window = filled(lambda hot, step: hot @ slope * (1.0 if step % 2 == 0 else -0.5))
     z, f = np.asarray(window.features), np.asarray(window.losses)
