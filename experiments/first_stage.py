@@ -71,6 +71,7 @@ class FirstStageConfig:
     measured_steps: int = 24
     samples: int = 6
     packs: int = 4
+    optimizer: str = "adam"
     learning_rate: float = 0.2
     generate: bool = True
     columns: bool = True
@@ -171,6 +172,7 @@ def _settings(config: FirstStageConfig, changes: dict[str, Any]) -> SearchConfig
         "measured_steps": config.measured_steps,
         "samples": config.samples,
         "packs": config.packs,
+        "optimizer": config.optimizer,
         "learning_rate": config.learning_rate,
         "chunk": config.samples,
     }

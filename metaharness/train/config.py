@@ -64,8 +64,10 @@ class SearchConfig:
     """rows of packed items that each harness reads in a step"""
     pack_width: int = 128
     """tokens of a row of packed items"""
-    learning_rate: float = 0.6
-    """of Adam on the logits"""
+    optimizer: str = "slot_adam"
+    """of the logits: slot_adam (one scale a slot, for few steps) or adam"""
+    learning_rate: float = 0.5
+    """of the optimiser"""
     tau: float = 0.5
     """temperature of the relaxed samples, at least 0.1"""
     residual: float = 0.0
@@ -91,6 +93,11 @@ class SearchConfig:
         for name in ("samples", "relaxed_samples", "packs", "chunk"):
             _check(f"search.{name}", getattr(self, name), 1)
         _check("search.pack_width", self.pack_width, 16)
+        if self.optimizer not in ("slot_adam", "adam"):
+            raise InputError(
+                f"search.optimizer: expected slot_adam or adam, got "
+                f"{self.optimizer!r}; use one"
+            )
         _check("search.learning_rate", self.learning_rate, 1e-6)
         _check("search.tau", self.tau, 0.1)
         _check("search.residual", self.residual, 0, 1)

@@ -30,6 +30,7 @@ from metaharness.harness.objective import (
 from metaharness.harness.packing import draw_packs
 from metaharness.harness.space import EXEMPLARS, TEMPLATE, Space
 from metaharness.train.config import SearchConfig
+from metaharness.train.optimizer import OPTIMIZERS
 
 Logits = dict[str, jax.Array]
 
@@ -37,7 +38,7 @@ Logits = dict[str, jax.Array]
 class TrainState(NamedTuple):
     """What a training step changes.
 
-    logits: slot -> float32 ``[task, pool]``; optimizer: Adam's state on them;
+    logits: slot -> float32 ``[task, pool]``; optimizer: its state on them;
     measured, relaxed: states of the two estimators; step: int32, updates done; root:
     the run's typed key (constant).
     """
@@ -116,7 +117,7 @@ def init_state(space: Space, config: SearchConfig, seed: int) -> TrainState:
         relaxed = relaxed_estimator(space, config).init(relaxed_key, logits)
     return TrainState(
         logits,
-        optax.adam(config.learning_rate).init(logits),
+        OPTIMIZERS[config.optimizer](config.learning_rate).init(logits),
         measured_estimator(space, config).init(measured_key, logits),
         relaxed,
         jnp.int32(0),
@@ -288,7 +289,8 @@ def _apply(state, grads, space, config) -> TrainState:
             return -config.entropy_bonus * entropy
 
         grads = jax.tree.map(jnp.add, grads, jax.grad(bonus)(state.logits))
-    updates, optimizer = optax.adam(config.learning_rate).update(grads, state.optimizer)
+    rule = OPTIMIZERS[config.optimizer](config.learning_rate)
+    updates, optimizer = rule.update(grads, state.optimizer)
     logits = optax.apply_updates(state.logits, updates)
     return state._replace(logits=logits, optimizer=optimizer, step=state.step + 1)
 
