@@ -1,4 +1,26 @@
-"""Choice distributions and gradient estimators for discrete choices."""
+"""Choice distributions and gradient estimators for discrete choices.
+
+Which 2 of 5 candidates give the lowest loss? Values of the loss are enough to learn it:
+
+    import jax
+    import jax.numpy as jnp
+    import estimators as es
+
+    family = es.Family("subset", n=5, k=2)
+    estimator = es.linear_proxy(family, samples=8, use_slope=False)
+
+    def objective(draw, theta):  # one loss per row of draw.outcomes, int32 [rows, k]
+        cost = jnp.array([3.0, 0.0, 2.0, 1.0, 4.0])
+        return cost[draw.outcomes].sum(-1)
+
+    step = jax.jit(es.value_and_grad(estimator, objective))
+    logits = jnp.zeros(5)
+    state = estimator.init(jax.random.key(0), logits)
+    for count in range(20):
+        found = step(jax.random.key(count), logits, state)
+        logits, state = logits - found.logits_grad, found.state
+    best = family.distribution(logits).mode()  # [1, 3]
+"""
 
 from estimators.catalogue import ESTIMATORS, make
 from estimators.categorical import Categorical
