@@ -1,0 +1,60 @@
+"""Settings are checked when built, and each refusal names the field."""
+
+import pytest
+
+from metaharness.errors import InputError
+from metaharness.train.config import (
+    EvalConfig,
+    SearchConfig,
+    SlotConfig,
+    TrainConfig,
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "bad", "good"),
+    [
+        (SlotConfig, "pool", 0, 5),
+        (SlotConfig, "k", 11, 10),
+        (SlotConfig, "share_right", 1.1, 1.0),
+        (SearchConfig, "warmup_steps", -1, 0),
+        (SearchConfig, "relaxed_steps", -1, 0),
+        (SearchConfig, "measured_steps", -1, 0),
+        (SearchConfig, "trust", -1.1, -1),
+        (SearchConfig, "samples", 0, 1),
+        (SearchConfig, "relaxed_samples", 0, 1),
+        (SearchConfig, "packs", 0, 1),
+        (SearchConfig, "chunk", 0, 1),
+        (SearchConfig, "pack_width", 15, 16),
+        (SearchConfig, "learning_rate", 0.0, 0.1),
+        (SearchConfig, "tau", 0.09, 0.1),
+        (SearchConfig, "residual", 1.5, 1.0),
+        (SearchConfig, "ridge", 0.0, 0.1),
+        (SearchConfig, "entropy_bonus", -0.1, 0.0),
+        (EvalConfig, "train_items", 0, 1),
+        (EvalConfig, "validation_items", 0, 1),
+        (EvalConfig, "validation_packs", 0, 1),
+        (EvalConfig, "test_items", 0, 1),
+        (EvalConfig, "random_harnesses", -1, 0),
+        (EvalConfig, "sampled_harnesses", -1, 0),
+        (EvalConfig, "harnesses_at_once", 0, 1),
+        (TrainConfig, "task", (), ("a",)),
+        (TrainConfig, "task", ("a", "a"), ("a", "b")),
+        (TrainConfig, "dtype", "float16", "bfloat16"),
+        (TrainConfig, "attention", "flash", "cudnn"),
+    ],
+)
+def test_a_field_out_of_range_is_named(kind, field, bad, good):
+    with pytest.raises(InputError, match=field):
+        kind(**{field: bad})
+    assert getattr(kind(**{field: good}), field) == good
+
+
+def test_a_search_has_at_least_one_step():
+    none = {"warmup_steps": 0, "relaxed_steps": 0, "measured_steps": 0}
+    with pytest.raises(InputError, match="at least one step"):
+        SearchConfig(**none)
+    assert SearchConfig(**none | {"relaxed_steps": 3}).num_steps == 3
+    assert (
+        SearchConfig(warmup_steps=1, relaxed_steps=2, measured_steps=4).num_steps == 7
+    )

@@ -1,0 +1,200 @@
+"""A run leaves a directory with everything in it, also when it is interrupted."""
+
+import dataclasses
+import io
+import json
+
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from markupsafe import escape
+from rich.console import Console
+
+from metaharness.errors import HarnessError, InputError, RunError
+from metaharness.harness.learned import load_learned
+from metaharness.harness.slots import Choice
+from metaharness.runlog.report_data import METHODS
+from metaharness.train import run as module
+from metaharness.train import search
+from metaharness.train.baselines import Selected
+from metaharness.train.config import EvalConfig, TrainConfig
+from metaharness.train.run import print_run, train
+from metaharness.train.search import mode_choices, probabilities
+from metaharness.train.steps import Steps
+
+EVALUATION = EvalConfig(
+    train_items=8,
+    validation_items=4,
+    validation_packs=2,
+    test_items=3,
+    random_harnesses=2,
+    sampled_harnesses=1,
+)
+METHOD_IDS = ("zero_shot", "random", "best_random", "mode", "sampled")
+FILES = {
+    "config.json",
+    "provenance.json",
+    "metrics.jsonl",
+    "checkpoints",
+    "harness.json",
+    "report.json",
+    "report.html",
+}
+
+
+@pytest.fixture(scope="module")
+def start(space, config, compiled):
+    """`train` on the space's own parts, with the updates that are compiled already."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "make_steps", lambda *_: compiled.steps)
+        patch.setattr(module, "build_space", lambda *_, **__: space)
+
+        def run(folder, **changed):
+            arguments = {"out": folder, "quiet": True, "search": config}
+            settings = TrainConfig(evaluation=EVALUATION, **arguments | changed)
+            return train(space.model, space.tasks, space.harness, settings)
+
+        yield run
+
+
+@pytest.fixture(scope="module")
+def finished(start, tmp_path_factory):
+    return start(tmp_path_factory.mktemp("runs") / "run")
+
+
+def test_a_run_directory_has_every_file(finished, compiled):
+    assert not finished.interrupted
+    assert {path.name for path in finished.directory.iterdir()} == FILES
+    rows = (finished.directory / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row) for row in rows] == compiled.first.trace
+    settings = json.loads((finished.directory / "config.json").read_text())
+    assert settings["task"] == ["sum", "swap"] and settings["model"] == "tiny"
+    assert settings["evaluation"]["test_items"] == 3
+    made = json.loads((finished.directory / "provenance.json").read_text())
+    assert json.dumps(made).count("0" * 64) == 1  # the model's digest
+
+
+def test_the_harness_file_is_what_was_learned(finished, compiled, space):
+    learned = load_learned(finished.directory)
+    assert learned == finished.harness
+    modes = mode_choices(space, compiled.first.state)
+    assert [learned.choice(task.name) for task in space.tasks] == modes
+    for slot, chances in probabilities(space, compiled.first.state).items():
+        for task, row in zip(space.tasks, chances, strict=True):
+            np.testing.assert_allclose(learned.probabilities[slot][task.name], row)
+
+
+def test_the_checkpoint_is_the_last_state(finished, compiled):
+    folder = (finished.directory / "checkpoints/6").absolute()
+    with ocp.StandardCheckpointer() as saver:
+        state = saver.restore(folder)
+    for slot, logits in compiled.first.state.logits.items():
+        np.testing.assert_array_equal(state["logits"][slot], logits)
+
+
+def test_the_report_holds_the_table_of_all_methods(finished):
+    data = json.loads((finished.directory / "report.json").read_text())
+    found = {(row["task"], row["method"]) for row in data["scores"]}
+    names = ("sum", "swap", "overall")
+    assert found == {(task, method) for task in names for method in METHOD_IDS}
+    page = (finished.directory / "report.html").read_text()
+    assert "<table" in page
+    for row in finished.report.scores:
+        assert METHODS[row.method].split(",")[0] in page and row.task in page
+        assert f"{row.loss.mean:.2f}" in page
+        assert row.loss.low <= row.loss.mean <= row.loss.high
+        assert 0 <= row.exact_match.mean <= 1
+    for prompt in finished.report.prompts:
+        assert str(escape(prompt.text)) in page
+    phases = [row.phase for row in finished.report.budget]
+    assert phases == ["search", "random search", "test", ""]
+    spent = {row.phase: row.counts.token_passes for row in finished.report.budget}
+    assert spent["random search"] <= spent["search"]
+
+
+def test_the_terminal_shows_the_table_and_where_the_report_lies(finished):
+    written = io.StringIO()
+    print_run(finished, Console(file=written, width=200))
+    said = written.getvalue()
+    assert "Learned, mode" in said and "Zero-shot" in said
+    assert str(finished.directory / "report.html") in said.replace("\n", "")
+
+
+def test_a_second_run_into_the_same_folder_is_refused(start, finished):
+    before = {p: p.stat().st_mtime_ns for p in finished.directory.rglob("*")}
+    with pytest.raises(RunError, match="expected a new or empty folder"):
+        start(finished.directory)
+    assert {p: p.stat().st_mtime_ns for p in finished.directory.rglob("*")} == before
+
+
+@pytest.mark.parametrize("done", [0, 3])
+def test_ctrl_c_in_the_search_saves_what_was_learned(
+    start, compiled, tmp_path, monkeypatch, done
+):
+    left = iter([False] * done + [True])
+
+    def breaking(step):
+        def run(*arguments):
+            if next(left):
+                raise KeyboardInterrupt
+            return step(*arguments)
+
+        return run
+
+    steps = Steps(*map(breaking, compiled.steps))
+    monkeypatch.setattr(search, "make_steps", lambda *_: steps)
+    run = start(tmp_path / "run")
+    assert run.interrupted and not run.report.scores
+    assert {path.name for path in run.directory.iterdir()} == FILES
+    assert load_learned(run.directory).choices.keys() == {"sum", "swap"}
+    assert "Interrupted" in (run.directory / "report.html").read_text()
+    assert len((run.directory / "metrics.jsonl").read_text().splitlines()) == done
+
+
+def skip_random_search(monkeypatch):
+    one = Choice((0, 1), 0)
+    found = [Selected([one], np.array([1.0]), one)] * 2
+    monkeypatch.setattr(module, "random_search", lambda *_, **__: found)
+
+
+@pytest.mark.parametrize("where", ["random_search", "compare"])
+def test_ctrl_c_after_the_search_keeps_the_search(
+    start, tmp_path, monkeypatch, where, finished
+):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    skip_random_search(monkeypatch)
+    monkeypatch.setattr(module, where, interrupted)
+    run = start(tmp_path / "run")
+    assert run.interrupted and not run.report.scores
+    assert load_learned(run.directory) == finished.harness
+    assert "Interrupted" in (run.directory / "report.html").read_text()
+
+
+def test_a_budget_of_tokens_is_the_searchs(start, tmp_path, space, monkeypatch):
+    skip_random_search(monkeypatch)
+    monkeypatch.setattr(module, "compare", lambda *_, **__: [])
+    run = start(tmp_path / "run", max_tokens=space.pool_tokens + 1)
+    assert len((run.directory / "metrics.jsonl").read_text().splitlines()) == 1
+    assert any("stopped early: search: " in note.text for note in run.report.notes)
+
+
+def test_what_is_refused_leaves_no_folder(start, config, space, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    few = dataclasses.replace(config, samples=3)
+    with pytest.raises(InputError, match="search.samples: expected at least 4 for 2"):
+        start(folder, search=few)
+    few = dataclasses.replace(config, relaxed_samples=1)
+    with pytest.raises(InputError, match="search.relaxed_samples: expected at least 2"):
+        start(folder, search=few)
+    with pytest.raises(InputError, match="different names"):
+        train(space.model, [space.tasks[0]] * 2, space.harness)
+
+    def refuse(*_, **__):
+        raise HarnessError("no")
+
+    monkeypatch.setattr(module, "build_space", refuse)
+    with pytest.raises(HarnessError):
+        start(folder)
+    assert not folder.exists()

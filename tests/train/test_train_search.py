@@ -1,0 +1,191 @@
+"""A search traces once, repeats itself, and stops cleanly wherever it is stopped."""
+
+import dataclasses
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from tiny_space import TEMPLATES, make_space
+
+from metaharness.harness.space import EXEMPLARS, TEMPLATE
+from metaharness.runlog.budget import Budget, BudgetCounter
+from metaharness.runlog.metrics import MetricsLog, read_metrics
+from metaharness.train.search import (
+    mode_choices,
+    probabilities,
+    sampled_choices,
+    search,
+)
+from metaharness.train.steps import Steps
+from metaharness.train.trust import GateRecord
+
+PLAN = ["measured"] * 2 + ["relaxed"] * 2 + ["measured"] * 2
+
+
+def kinds(searched):
+    return [row["kind"] for row in searched.trace]
+
+
+def logits(searched):
+    return {slot: np.asarray(x) for slot, x in searched.state.logits.items()}
+
+
+def test_each_update_is_traced_once_over_whole_runs(compiled, run_search):
+    once = {"measured_losses": 1, "gated_losses": 1, "relaxed_losses": 2}
+    assert compiled.traces == once  # relaxed losses: one in each kind of update
+    run_search(seed=5)
+    assert compiled.traces == once
+    for step in compiled.steps:
+        assert step._cache_size() == 1
+
+
+def test_one_seed_gives_the_same_numbers_bitwise(compiled, run_search):
+    again, other = run_search(seed=0), run_search(seed=1)
+    assert again.trace == compiled.first.trace
+    assert other.trace[0]["loss"] != again.trace[0]["loss"]
+    for slot, values in logits(again).items():
+        assert values.tobytes() == logits(compiled.first)[slot].tobytes()
+
+
+def test_the_trace_follows_the_plan_and_counts_updates(compiled, space):
+    trace = compiled.first.trace
+    assert kinds(compiled.first) == PLAN and not compiled.first.stopped
+    assert [row["step"] for row in trace] == [1, 2, 3, 4, 5, 6]
+    names = {task.name for task in space.tasks}
+    for row in trace:
+        assert set(row["loss"]) == names and min(row["loss"].values()) > 0
+        assert row["forward_tokens"] > 0 and row["backward_tokens"] > 0
+        assert ("spearman" in row) == (row["kind"] == "measured")
+    assert compiled.first.gate.num_pairs() == [16, 16]  # 4 steps of 4 harnesses
+
+
+def test_probabilities_are_the_laws_of_the_last_logits(compiled, space):
+    chances = probabilities(space, compiled.first.state)
+    for slot, family in space.families.items():
+        values, mask = chances[slot], space.masks[slot]
+        np.testing.assert_allclose(values.sum(axis=1), family.k, rtol=1e-5)
+        assert (values[~mask] == 0).all() and (values[mask] > 0).all()
+        for name, row in zip(("sum", "swap"), values, strict=True):
+            shown = compiled.first.trace[-1]["probabilities"][slot][name]
+            np.testing.assert_allclose(shown, row, atol=1e-5)
+    weights = np.exp(logits(compiled.first)[TEMPLATE].astype(float))
+    expected = weights / weights.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(chances[TEMPLATE], expected, rtol=1e-5)
+
+
+def test_candidates_that_a_task_may_not_use_are_never_touched(compiled, space):
+    values, mask = logits(compiled.first)[EXEMPLARS], space.masks[EXEMPLARS]
+    assert (values[~mask] == 0).all(), "a masked candidate got a gradient"
+    assert (values[mask] != 0).all()
+    for choice, row in zip(
+        mode_choices(space, compiled.first.state), mask, strict=True
+    ):
+        assert row[list(choice.exemplars)].all()
+
+
+def test_the_deployed_order_is_that_of_the_candidates(compiled, space):
+    for choice in mode_choices(space, compiled.first.state):
+        assert list(choice.exemplars) == sorted(choice.exemplars)
+
+
+def scaled(state, factor):
+    return state._replace(logits={slot: factor * x for slot, x in state.logits.items()})
+
+
+def test_sampled_harnesses_follow_the_learned_law(compiled, space):
+    uniform, certain = (scaled(compiled.first.state, factor) for factor in (0, 1e3))
+    sampled = sampled_choices(space, uniform, 6, jax.random.key(0))
+    for own, mask in zip(sampled, space.masks[EXEMPLARS], strict=True):
+        assert len(own) == 6 and len(set(own)) > 2
+        assert {choice.template for choice in own} == {0, 1}
+        for choice in own:
+            assert (
+                len(set(choice.exemplars)) == 2 and mask[list(choice.exemplars)].all()
+            )
+    sampled = sampled_choices(space, certain, 2, jax.random.key(1))
+    mode = mode_choices(space, compiled.first.state)
+    assert sampled == [[choice] * 2 for choice in mode]
+
+
+def test_a_budget_ends_the_search_after_the_step_that_spent_it(space, run_search):
+    limit = space.pool_tokens + 1  # one token is left for the first step
+    counter = BudgetCounter({"search": Budget(max_tokens=limit)})
+    searched = run_search(counter=counter)
+    assert kinds(searched) == ["measured"]
+    assert searched.stopped.startswith("search: ") and "tokens" in searched.stopped
+    spent = searched.trace[0]
+    expected = space.pool_tokens + spent["forward_tokens"] + spent["backward_tokens"]
+    assert counter.counts("search").token_passes == expected
+
+
+def test_a_search_stops_where_it_is_asked_to(run_search):
+    answers = iter([False, False, True])
+    searched = run_search(should_stop=lambda: next(answers))
+    assert kinds(searched) == PLAN[:2] and searched.stopped == "asked to"
+    assert int(searched.state.step) == 2
+
+
+@pytest.mark.parametrize("done", [0, 3])
+def test_ctrl_c_returns_what_was_done(compiled, space, run_search, done):
+    left = itertools.count(done, -1)
+
+    def breaking(step):
+        def run(*arguments):
+            if next(left) == 0:
+                raise KeyboardInterrupt
+            return step(*arguments)
+
+        return run
+
+    steps = Steps(*map(breaking, compiled.steps))
+    searched = run_search(steps=steps)
+    assert searched.stopped == "interrupted (Ctrl-C)"
+    assert searched.trace == compiled.first.trace[:done]
+    assert len(mode_choices(space, searched.state)) == 2
+    assert int(searched.state.step) == done
+
+
+def test_metrics_are_written_as_they_come(compiled, run_search, tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    with MetricsLog(path) as log:
+        run_search(log=log)
+        rows = read_metrics(path)
+    assert rows == compiled.first.trace
+
+
+def test_no_relaxed_step_is_taken_where_no_gate_is_trusted(
+    config, run_search, monkeypatch
+):
+    monkeypatch.setattr(GateRecord, "trusted", lambda *_: np.zeros(2, bool))
+    searched = run_search(dataclasses.replace(config, trust=1.0))
+    assert kinds(searched) == ["measured"] * 4 and not searched.trusted.any()
+    assert [row["step"] for row in searched.trace] == [1, 2, 3, 4]
+
+
+def test_relaxed_steps_move_only_the_tasks_that_are_trusted(run_search, monkeypatch):
+    only = np.array([False, True])
+    monkeypatch.setattr(GateRecord, "trusted", lambda *_: only)
+    searched = run_search()
+    assert kinds(searched) == PLAN and (searched.trusted == only).all()
+    before, *relaxed = searched.trace[1:4]
+    for row in relaxed:
+        assert set(row["loss"]) == {"swap"}
+        for slot in (EXEMPLARS, TEMPLATE):
+            held, moved = (
+                row["probabilities"][slot][name] == before["probabilities"][slot][name]
+                for name in ("sum", "swap")
+            )
+            assert held and not moved
+
+
+def test_templates_alone_are_learned_without_a_gate(config):
+    bare = make_space(0, templates=TEMPLATES[:2])
+    searched = search(
+        bare, config, train_items=8, seed=0, counter=BudgetCounter(), quiet=True
+    )
+    assert kinds(searched) == ["measured"] * 4  # no relaxed step without exemplars
+    losses = np.array([[r["loss"][t.name] for t in bare.tasks] for r in searched.trace])
+    assert (losses > 0).all() and all("spearman" not in r for r in searched.trace)
+    assert all(choice.exemplars == () for choice in mode_choices(bare, searched.state))
+    assert searched.state.logits.keys() == {TEMPLATE}

@@ -1,0 +1,166 @@
+"""Updates find what a table of losses says is best, and count what they spend."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from metaharness.harness.objective import Losses
+from metaharness.harness.space import EXEMPLARS, TEMPLATE
+from metaharness.runlog.budget import BudgetCounter
+from metaharness.train import steps
+from metaharness.train.search import mode_choices, search
+from metaharness.train.trust import GateRecord
+
+# The loss of a harness is a sum: of its template and of its two exemplars.
+EXEMPLAR_LOSS = np.array(
+    [
+        [2.0, 0.2, 1.5, 0.4, 9.0, 9.0, 9.0, 9.0],
+        [9.0, 9.0, 9.0, 9.0, 0.3, 1.1, 1.3, 0.1],
+    ],
+    np.float32,
+)
+TEMPLATE_LOSS = np.array([[1.0, 0.4], [0.2, 1.2]], np.float32)
+BEST = [((1, 3), 1), ((4, 7), 0)]
+SEQUENTIAL, GATED, AT_PROBE = 100, 10, 1  # tokens of each task
+
+
+def fake(name):
+    """The objective of this name, read from the table."""
+
+    def table(template, weights):
+        by_template = jnp.take_along_axis(jnp.asarray(TEMPLATE_LOSS), template, axis=1)
+        return by_template + jnp.einsum("trp,tp->tr", weights, EXEMPLAR_LOSS)
+
+    def tokens(active, number):
+        return number * active.astype(jnp.int32)
+
+    def measured(problem, template, shots, packs, active, *, width, **static):
+        weights = jax.nn.one_hot(shots, 8).sum(axis=2)
+        return Losses(table(template, weights), tokens(active, SEQUENTIAL))
+
+    def gated(problem, template, weights, packs, active, **static):
+        return Losses(table(template, weights), tokens(active, GATED))
+
+    def relaxed(problem, template, weights, packs, active, **static):
+        on = active[:, None]
+        slope = jnp.broadcast_to(EXEMPLAR_LOSS[:, None], weights.shape)
+        loss = jnp.where(on, table(template, weights), 0.0)
+        return Losses(loss, tokens(active, AT_PROBE)), slope * on[..., None]
+
+    kinds = {
+        "measured_losses": measured,
+        "gated_losses": gated,
+        "relaxed_losses": relaxed,
+    }
+    return kinds[name]
+
+
+@pytest.fixture(scope="module")
+def run(space, config):
+    """A search of one kind of update over the table; compiles once for each bonus."""
+    made = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("measured_losses", "gated_losses", "relaxed_losses"):
+            patch.setattr(steps, name, fake(name))
+        patch.setattr(GateRecord, "trusted", lambda _, least: np.full(2, least == -1))
+
+        @functools.cache
+        def run(kind, num, *, bonus=0.0, seed=0):
+            own = dataclasses.replace(
+                config,
+                warmup_steps=num if kind == "measured" else 0,
+                relaxed_steps=num if kind == "relaxed" else 1,
+                measured_steps=0,
+                trust=-1 if kind == "relaxed" else 1,
+                entropy_bonus=bonus,
+                learning_rate=0.3,
+            )
+            if bonus not in made:
+                made[bonus] = steps.make_steps(space, own)
+            return search(
+                space,
+                own,
+                train_items=8,
+                seed=seed,
+                counter=BudgetCounter(),
+                steps=made[bonus],
+                quiet=True,
+            )
+
+        yield run
+
+
+def entropies(space, state):
+    @jax.jit
+    def measure(logits):
+        laws = {
+            slot: family.distribution(logits[slot], jnp.asarray(space.masks[slot]))
+            for slot, family in space.families.items()
+        }
+        return {slot: law.entropy().mean() for slot, law in laws.items()}
+
+    return measure(state.logits)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("kind", "num"), [("measured", 25), ("relaxed", 40)])
+def test_the_best_harness_is_found(space, run, kind, num, seed):
+    searched = run(kind, num, seed=seed)
+    assert [row["kind"] for row in searched.trace] == [kind] * num
+    assert mode_choices(space, searched.state) == BEST
+    chances = searched.trace[-1]["probabilities"]
+    for name, (exemplars, template) in zip(("sum", "swap"), BEST, strict=True):
+        assert chances[TEMPLATE][name][template] > 0.9
+        assert min(chances[EXEMPLARS][name][i] for i in exemplars) > 0.8
+    first, last = (searched.trace[at]["loss"] for at in (0, -1))
+    assert all(last[name] < first[name] - 0.5 for name in first)
+
+
+def test_exactly_what_a_linear_loss_says_is_learned_from_its_slope(run):
+    """The slope explains every loss, so the fit is right from the second step on."""
+    trace = run("measured", 25).trace
+    for name in ("sum", "swap"):
+        assert trace[3]["spearman"][name] == pytest.approx(1.0)
+        assert trace[3]["beta"][name] == pytest.approx(1.0, abs=0.1)
+
+
+def test_an_update_counts_each_pass_once(run, space):
+    for row in run("measured", 25).trace:
+        assert row["forward_tokens"] == 2 * (SEQUENTIAL + GATED + AT_PROBE)
+        assert row["backward_tokens"] == 2 * AT_PROBE
+    packs = space.pack("train", width=64, limit=8)
+    least = 2 * 2 * int(np.asarray(packs.num_tokens)[:, :, 0].min())
+    for row in run("relaxed", 40).trace:
+        assert row["forward_tokens"] == row["backward_tokens"] >= least
+
+
+def test_an_entropy_bonus_keeps_every_slot_more_open(space, run):
+    plain = entropies(space, run("measured", 25).state)
+    wide = entropies(space, run("measured", 25, bonus=2.0).state)
+    for slot in plain:
+        assert wide[slot] > plain[slot] + 0.3
+
+
+def test_updates_leave_masked_candidates_alone(space, run):
+    state = run("relaxed", 40).state
+    values = np.asarray(state.logits[EXEMPLARS])
+    assert (values[~space.masks[EXEMPLARS]] == 0).all()
+    assert (values[space.masks[EXEMPLARS]] != 0).all()
+
+
+def test_a_state_starts_uniform_and_names_the_runs_root(space, config):
+    state = steps.init_state(space, config, 3)
+    chances = steps.chances(space, state.logits)
+    mask = space.masks[EXEMPLARS]
+    np.testing.assert_allclose(chances[EXEMPLARS], 0.5 * mask, atol=1e-6)
+    np.testing.assert_allclose(chances[TEMPLATE], 0.5)
+    assert int(state.step) == 0 and state.relaxed is not None
+    without = steps.init_state(space, dataclasses.replace(config, relaxed_steps=0), 3)
+    assert without.relaxed is None
+    assert jax.random.key_data(state.root).tolist() != (
+        jax.random.key_data(steps.init_state(space, config, 4).root).tolist()
+    )
