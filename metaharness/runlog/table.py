@@ -36,8 +36,7 @@ def score_table(rows: Sequence[ScoreRow]) -> Table:
         if any(c[place] != formats.UNKNOWN for group in cells.values() for c in group)
     ]
     table = Table(
-        caption="loss in nats per gold answer on unseen items, lower is better; "
-        "ranges are 95% intervals",
+        caption="loss: nats per gold answer on unseen items; ranges: 95% intervals",
         caption_justify="left",
         box=box.SIMPLE,
         pad_edge=False,

@@ -21,7 +21,7 @@ def _check(name: str, value: float, low: float, high: float = float("inf")) -> N
 
 @dataclass(frozen=True, kw_only=True)
 class SlotConfig:
-    """Pools of the harness; a harness file (``--harness``) replaces them."""
+    """Pools of the harness; a harness file (--harness) replaces them."""
 
     pool: int = 10
     """exemplar candidates for each task, from its pool split"""
@@ -42,20 +42,19 @@ class SlotConfig:
 class SearchConfig:
     """How phi is trained: measured warm-up, relaxed where trusted, measured again.
 
-    A *measured* step runs sequential prompts and learns by ``linear_proxy``; a
-    *relaxed* step learns through the gated pool by ``perturbed_marginals``.
+    A measured step runs sequential prompts and learns by linear_proxy.
+
+    A relaxed step learns through the gated pool by perturbed_marginals.
     """
 
     warmup_steps: int = 1
-    """measured steps before the relaxed ones; they show where the gate can be
-    trusted"""
+    """measured steps before the relaxed ones: they show where a gate is trusted"""
     relaxed_steps: int = 4
     """relaxed steps, for tasks whose gate ranks harnesses as sequential prompts do"""
     measured_steps: int = 1
     """measured steps after them"""
     trust: float = 0.3
-    """Spearman correlation of gated and sequential loss from which a task's gate counts
-    as trusted; -1 trusts every task"""
+    """rank correlation of gated and sequential loss that it takes; -1 trusts all"""
     samples: int = 6
     """harnesses of each task in a measured step; at least two for each template"""
     relaxed_samples: int = 3

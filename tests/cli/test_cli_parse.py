@@ -39,6 +39,7 @@ def test_bare_train_is_the_default_job():
         (["train", "--search.taux", "3"], "did you mean --search.tau?"),
         (["train", "--relaxed-steps=3"], "did you mean --search.relaxed-steps?"),
         (["train", "--sed", "3"], "did you mean --seed?"),
+        (["train", "--k", "3"], "did you mean --slots.k?"),
         (["train", "--evaluation.no_generat"], "--evaluation.no-generate?"),
         (["show", "run", "--tsk", "a"], "did you mean --task?"),
         (["generate", "hi", "--tempreature", "1"], "did you mean --temperature?"),
