@@ -1,6 +1,7 @@
 """Prepared data is complete or absent, whoever prepares it and whatever interrupts."""
 
-import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -43,16 +44,23 @@ def test_an_interrupted_preparation_leaves_nothing(fresh_cache, error):
     assert (prepared("a/key", fill) / "data").read_text() == "whole"
 
 
+DIE = """
+import os
+from metaharness.tasks.cache import prepared
+
+def die(folder):
+    (folder / "data").write_text("ha")
+    os._exit(9)
+
+prepared("a/key", die)
+"""
+
+
 def test_a_killed_preparation_is_not_taken_for_data(fresh_cache):
-    child = os.fork()
-    if child == 0:  # dies in the middle, without cleaning up
-
-        def die(folder):
-            (folder / "data").write_text("ha")
-            os._exit(9)
-
-        prepared("a/key", die)
-    os.waitpid(child, 0)
+    # A process of its own: forking one that has JAX's threads could deadlock.
+    child = subprocess.run([sys.executable, "-c", DIE], check=False)
+    assert child.returncode == 9
+    assert len(list((fresh_cache / "a").iterdir())) == 1, "expected its leftovers"
     assert (prepared("a/key", fill) / "data").read_text() == "whole"
 
 
