@@ -56,7 +56,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 readme: setup
-	$(BIN)/python tests/readme_code.py README.md
+	$(BIN)/python -P tests/readme_code.py README.md
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .ruff_cache \

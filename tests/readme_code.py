@@ -1,10 +1,11 @@
 """Runs the code blocks of a Markdown file, top to bottom, in a temporary folder.
 
-    python tests/readme_code.py README.md
+    python -P tests/readme_code.py README.md
 
 Python blocks share one namespace, as a reader's session does. Bash blocks run only
 below a line ``<!-- ci -->``; others are for a reader's eyes (downloads, long jobs).
-The first failing block ends the run with its line number and a status of 1.
+The first failing block ends the run with its line number and a status of 1. With -P
+the folder of this file is not searched: it holds a folder ``components`` of its own.
 """
 
 import os
