@@ -62,7 +62,7 @@ class Train(TrainConfig):
             tasks,
             pool=slots.pool,
             k=slots.k,
-            share_right=slots.share_right,
+            share_right=self.share_right,
             seed=self.seed,
         )
         return Harness(exemplars, Templates.named(slots.templates))

@@ -27,15 +27,17 @@ class SlotConfig:
     """exemplar candidates for each task, from its pool split"""
     k: int = 2
     """exemplars in a prompt"""
-    share_right: float = 0.5
-    """share of right exemplars; the rest has wrong answers, formats or tasks"""
+    share_right: float | None = None
+    """share of right exemplars, the rest has wrong answers, formats or tasks; by
+    default 0.5 in the default job, so that there is something to find, else 1"""
     templates: str = "short"
     """named set of templates"""
 
     def __post_init__(self) -> None:
         _check("slots.pool", self.pool, 1)
         _check("slots.k", self.k, 1, self.pool)
-        _check("slots.share_right", self.share_right, 0, 1)
+        if self.share_right is not None:
+            _check("slots.share_right", self.share_right, 0, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,3 +190,11 @@ class TrainConfig:
             raise InputError(
                 f"attention: expected xla or cudnn, got {self.attention!r}; use one"
             )
+
+    @property
+    def share_right(self) -> float:
+        """Share of right exemplars: as set, else 0.5 for the default tasks, 1 for all
+        others (nobody's own exemplars are made bad unasked)."""
+        if self.slots.share_right is not None:
+            return self.slots.share_right
+        return 0.5 if self.task == DEFAULT_TASKS else 1.0

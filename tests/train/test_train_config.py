@@ -58,3 +58,10 @@ def test_a_search_has_at_least_one_step():
     assert (
         SearchConfig(warmup_steps=1, relaxed_steps=2, measured_steps=4).num_steps == 7
     )
+
+
+def test_only_the_default_job_spoils_exemplars_unasked():
+    assert TrainConfig().share_right == 0.5
+    assert TrainConfig(task=("gsm8k",)).share_right == 1.0
+    asked = SlotConfig(share_right=0.25)
+    assert TrainConfig(task=("gsm8k",), slots=asked).share_right == 0.25
