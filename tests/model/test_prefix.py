@@ -233,7 +233,8 @@ def test_selected_keys_are_read_and_the_others_are_gone(decoder):
     kept = np.flatnonzero((owner == NUM) | (owner == 1) | (owner == 2))
     past = len(owner) - len(kept)  # places past the end are padding
     index = np.array([*kept, *(len(owner) + np.arange(past))], np.int32)
-    part = jax.jit(select_keys, static_argnums=2)(pool, index, NUM)
+    full = pool._replace(owner=pool.owner.at[-1].set(3))  # the last key is a real one
+    part = jax.jit(select_keys, static_argnums=2)(full, index, NUM)
     assert part.owner.tolist() == [*owner[kept], *[NUM + 1] * past]
     weights = np.array([0.0, 0.3, 0.9, 0.0], np.float32)
     expected, slope = read_with_slope(decoder, pool, weights)
