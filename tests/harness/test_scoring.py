@@ -153,7 +153,7 @@ def test_sampled_answers_depend_on_the_key_alone(space, items):
         return score(space, items, temperature=1.0, key=key, **more).outputs
 
     first = sampled(0)
-    assert first == sampled(0, harnesses_at_once=2) != sampled(1)
+    assert first == sampled(0, harnesses_at_once=3, items_at_once=2) != sampled(1)
 
 
 def test_likelihood_alone_needs_no_scorer(space, items, scores):
