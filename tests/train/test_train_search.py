@@ -4,10 +4,12 @@ import dataclasses
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_space import TEMPLATES, make_space
 
+from metaharness.harness.objective import Problem
 from metaharness.harness.space import EXEMPLARS, TEMPLATE
 from metaharness.runlog.budget import Budget, BudgetCounter
 from metaharness.runlog.metrics import MetricsLog, read_metrics
@@ -17,7 +19,7 @@ from metaharness.train.search import (
     sampled_choices,
     search,
 )
-from metaharness.train.steps import Steps
+from metaharness.train.steps import Steps, init_state
 from metaharness.train.trust import GateRecord
 
 PLAN = ["measured"] * 2 + ["relaxed"] * 2 + ["measured"] * 2
@@ -46,6 +48,19 @@ def test_one_seed_gives_the_same_numbers_bitwise(compiled, run_search):
     assert other.trace[0]["loss"] != again.trace[0]["loss"]
     for slot, values in logits(again).items():
         assert values.tobytes() == logits(compiled.first)[slot].tobytes()
+
+
+def test_every_update_draws_anew(compiled, space, config):
+    """From the same logits: other harnesses or items, so other losses."""
+    packs = space.pack("train", width=config.pack_width, limit=8)
+    pool = space.encode_pool()
+    problem = Problem(space.model.decoder, space.table, packs, pool)
+    losses = []
+    for step in (0, 1):
+        state = init_state(space, config, 0)._replace(step=jnp.int32(step))
+        _, out = compiled.steps.measured(state, problem)
+        losses.append(np.asarray(out.rows))
+    assert (losses[0] != losses[1]).any(axis=1).all()
 
 
 def test_the_trace_follows_the_plan_and_counts_updates(compiled, space):
