@@ -1,0 +1,1 @@
+"""What each gradient estimator does on problems whose exact gradient is known."""
