@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from metaharness.harness.packing import Packs, take_packs
 from metaharness.harness.tables import PromptTable, assemble_prefix
 from metaharness.model.decoder import Decoder
-from metaharness.model.likelihood import item_nats
+from metaharness.model.likelihood import item_nats, item_scores
 from metaharness.model.prefix import encode_prefix
 
 
@@ -30,12 +30,14 @@ class Measured(NamedTuple):
 
     nats: float32 ``[group, pack, slot]``, summed nats of each item's gold answer;
     real: bool, the same shape, False where a pack has no such item;
-    tokens: int32 ``[group]``, tokens run through the model, padding not counted.
+    tokens: int32 ``[group]``, tokens run through the model, padding not counted;
+    exact: bool as ``nats``, greedy exact match of the gold answer, where asked for.
     """
 
     nats: jax.Array
     real: jax.Array
     tokens: jax.Array
+    exact: jax.Array | None = None
 
     def loss(self) -> jax.Array:
         """Mean nats an item, float32 ``[group]``; 0 for a group without items."""
@@ -57,11 +59,13 @@ def measure(
     width: int,
     chunk: int,
     implementation: str = "xla",
+    with_exact: bool = False,
 ) -> Measured:
     """Likelihood of each group's items under its harness, each prefix encoded once.
 
     ``width``: tokens of the longest prefix (static). ``chunk``: groups run at once;
-    memory grows with it, results do not depend on it.
+    memory grows with it, results do not depend on it. ``with_exact``: also say
+    whether greedy decoding writes the gold answer (see ``likelihood.ItemScores``).
     """
 
     def one(group: Batch) -> Measured:
@@ -74,7 +78,8 @@ def measure(
         rows, real, num_tokens = take_packs(
             packs, group.task, group.template, group.packs
         )
-        nats = item_nats(
+        score = item_scores if with_exact else item_nats
+        scored = score(
             decoder,
             jax.tree.map(lambda x: x[None], rows),
             prefix.end,
@@ -83,6 +88,8 @@ def measure(
             num_items=real.shape[-1],
             implementation=implementation,
         )
-        return Measured(nats[0], real, length + num_tokens)
+        if not with_exact:
+            return Measured(scored[0], real, length + num_tokens)
+        return Measured(scored.nats[0], real, length + num_tokens, scored.exact[0])
 
     return jax.lax.map(one, batch, batch_size=chunk)

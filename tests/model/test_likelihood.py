@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_space import make_decoder, plain_nats
+from tiny_space import make_decoder, plain_log_probs, plain_nats
 
-from metaharness.model.likelihood import Rows, item_nats, target_nats
+from metaharness.model.likelihood import Rows, item_nats, item_scores, target_nats
 from metaharness.model.prefix import encode_prefix
 
 PREFIXES = [[256, 11, 198, 257, 30], [256, 9]]
@@ -74,6 +74,45 @@ def test_packed_items_equal_the_plain_model_one_by_one(decoder):
     np.testing.assert_allclose(nats, expected, rtol=1e-5)
     assert (nats[expected == 0] == 0).all(), "a missing item costs something"
     assert nats[0, 0, 0] != pytest.approx(nats[1, 0, 0]), "groups share a prefix"
+
+
+def test_exact_is_the_plain_model_s_greedy_answer(decoder):
+    def greedy(prompt, answer):
+        log_p = plain_log_probs(decoder, [*prompt, *answer])
+        at = range(len(prompt) - 1, len(prompt) + len(answer) - 1)
+        return [int(log_p[i].argmax()) for i in at]
+
+    items = [[list(row) for row in group] for group in ITEMS]
+    for group, row, item in ((0, 0, 1), (0, 1, 0), (1, 0, 0)):  # answers it would give
+        question, answer = items[group][row][item]
+        prompt, said = PREFIXES[group] + question, []
+        for _ in answer:
+            said.append(greedy(prompt, [*said, 0])[-1])
+        items[group][row][item] = (question, said)
+    question, said = items[0][0][1]
+    items[0][0][0] = (question, [*said[:-1], said[-1] ^ 1])  # wrong in the last token
+
+    @jax.jit
+    def run(decoder, rows):
+        width = max(map(len, PREFIXES))
+        tokens = np.array([p + [0] * (width - len(p)) for p in PREFIXES], np.int32)
+        prefix = encode_prefix(
+            decoder, tokens, np.array([len(p) for p in PREFIXES], np.int32)
+        )
+        weights = prefix.valid.astype(jnp.float32)
+        return item_scores(
+            decoder, rows, prefix.end, prefix.context, weights, num_items=SLOTS
+        )
+
+    rows = pack(items)
+    found = run(decoder, rows)
+    np.testing.assert_allclose(found.nats, score(decoder, rows), rtol=1e-6)
+    for group, row, item in np.ndindex(found.exact.shape):
+        if item < len(items[group][row]):
+            question, answer = items[group][row][item]
+            expected = greedy(PREFIXES[group] + question, answer) == answer
+            assert bool(found.exact[group, row, item]) == expected
+    assert found.exact[0, 0, 1] and not found.exact[0, 0, 0]
 
 
 def test_neighbours_and_padding_change_nothing(decoder):
