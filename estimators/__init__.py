@@ -27,15 +27,23 @@ from estimators.categorical import Categorical
 from estimators.combine import combine
 from estimators.exact import exact
 from estimators.family import Family
+from estimators.gumbel_rao import gumbel_rao
 from estimators.gumbel_softmax import gumbel_softmax
+from estimators.imle import imle
 from estimators.interface import Credit, Draw, Estimator, Memo, Spec
 from estimators.linear_proxy import linear_proxy
 from estimators.masking import EXCLUDED
+from estimators.network import Network
 from estimators.perturbed_marginals import perturbed_marginals
 from estimators.product import Product
+from estimators.proxy import proxy
 from estimators.ranking import Ranking
 from estimators.reinforce import reinforce
+from estimators.reinmax import reinmax
+from estimators.relax import relax
 from estimators.simple import simple
+from estimators.soft_subset import soft_subset
+from estimators.st_gumbel_softmax import st_gumbel_softmax
 from estimators.step import ask, evaluate, tell, value_and_grad
 from estimators.straight_through import straight_through
 from estimators.subset import Subset
@@ -50,6 +58,7 @@ __all__ = [
     "Estimator",
     "Family",
     "Memo",
+    "Network",
     "Product",
     "Ranking",
     "Spec",
@@ -58,13 +67,20 @@ __all__ = [
     "combine",
     "evaluate",
     "exact",
+    "gumbel_rao",
     "gumbel_softmax",
+    "imle",
     "linear_proxy",
     "make",
     "over_tasks",
     "perturbed_marginals",
+    "proxy",
     "reinforce",
+    "reinmax",
+    "relax",
     "simple",
+    "soft_subset",
+    "st_gumbel_softmax",
     "straight_through",
     "tell",
     "value_and_grad",

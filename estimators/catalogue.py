@@ -5,12 +5,19 @@ from typing import NamedTuple
 
 from estimators.exact import exact
 from estimators.family import Family
+from estimators.gumbel_rao import gumbel_rao
 from estimators.gumbel_softmax import gumbel_softmax
+from estimators.imle import imle
 from estimators.interface import Estimator
 from estimators.linear_proxy import linear_proxy
 from estimators.perturbed_marginals import perturbed_marginals
+from estimators.proxy import proxy
 from estimators.reinforce import reinforce
+from estimators.reinmax import reinmax
+from estimators.relax import relax
 from estimators.simple import simple
+from estimators.soft_subset import soft_subset
+from estimators.st_gumbel_softmax import st_gumbel_softmax
 from estimators.straight_through import straight_through
 
 
@@ -46,10 +53,31 @@ ESTIMATORS: dict[str, Member] = {
             "free_draws",
         ),
     ),
+    "proxy": Member(
+        proxy,
+        _ALL,
+        (
+            "samples",
+            "window",
+            "residual",
+            "inner_steps",
+            "network",
+            "optimizer",
+            "free_draws",
+        ),
+    ),
+    "relax": Member(relax, _ALL, ("samples", "tau", "network", "optimizer")),
     "gumbel_softmax": Member(gumbel_softmax, ("categorical",), ("samples", "tau")),
     "straight_through": Member(straight_through, ("categorical",), ("samples", "tau")),
+    "st_gumbel_softmax": Member(
+        st_gumbel_softmax, ("categorical",), ("samples", "tau")
+    ),
+    "gumbel_rao": Member(gumbel_rao, ("categorical",), ("samples", "tau", "inner")),
+    "reinmax": Member(reinmax, ("categorical",), ("samples", "tau")),
     "simple": Member(simple, ("subset",), ("samples",)),
     "perturbed_marginals": Member(perturbed_marginals, ("subset",), ("samples", "tau")),
+    "imle": Member(imle, ("categorical", "subset"), ("samples", "step")),
+    "soft_subset": Member(soft_subset, ("ranking",), ("samples", "tau")),
 }
 """Name -> how to build it; ``kinds`` is the table of what fits what."""
 

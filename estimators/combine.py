@@ -11,6 +11,10 @@ Enumerating slots (``exact``) are treated in one of two ways:
     laws.
   crossed: every outcome is paired with every row, M * S rows, coef = p_t / S. The other
     slots' losses are first averaged over t.
+
+One slot may weight its rows (``unordered_set``, ``sum_and_sample``); its coefficients
+c_s then take the place of 1 / S, and its rows are never split into strata. Two such
+slots are refused: row by row their weights are not independent.
 """
 
 import zlib
@@ -76,6 +80,7 @@ def combine(
     num_strata = int(np.prod([specs[slot].rows for slot in counted], dtype=object))
     check_countable(num_strata, "combine, enumerated slots")
     crossed = enumeration == "crossed" and bool(drawn) and bool(counted)
+    weighted = _weighted_slot(specs)
     if not drawn:
         samples = num_strata
     if not crossed:
@@ -128,7 +133,7 @@ def combine(
         logits: Mapping[str, jax.Array], draw: Draw, state: Mapping[str, Any]
     ) -> Draw:
         memo, outcomes, weights, probe = {}, {}, {}, {}
-        log_prob = 0.0
+        log_prob = jnp.zeros((num_rows,), _dtype(logits))
         for slot, (family, part) in parts.items():
             own = at_least_float32(logits[slot])
             old = draw.memo[slot]
@@ -145,11 +150,10 @@ def combine(
                 outcomes[slot] = new.outcomes[source]
                 weights[slot] = new.weights[source]
             memo[slot], probe[slot] = new, new.probe
-        if counted:
-            coef = jnp.exp(log_prob) / share
-        else:
-            coef = jnp.full((num_rows,), 1.0 / num_rows, _dtype(logits))
-        return Draw(outcomes, weights, coef, memo, probe)
+        each = 1.0 / share
+        if weighted is not None:
+            each = memo[weighted].coef[source]
+        return Draw(outcomes, weights, jnp.exp(log_prob) * each, memo, probe)
 
     def credit(
         logits: Mapping[str, jax.Array],
@@ -165,8 +169,12 @@ def combine(
             own = loss_of(losses, specs[slot].learns_from)
             old = draw.memo[slot]
             if crossed and slot in drawn:
-                own = jnp.where(coef > 0, coef * own, 0.0).reshape(num_strata, samples)
-                own = own.sum(0) * samples
+                shares = coef.reshape(num_strata, samples)
+                counts = shares > 0
+                own = jnp.where(counts, shares * own.reshape(counts.shape), 0.0).sum(0)
+                total = shares.sum(0)  # of the row: the strata's probabilities sum to 1
+                own = own / jnp.where(total > 0, total, 1.0)
+                old = old._replace(coef=total)
             elif slot in drawn:
                 old = old._replace(coef=coef)
             term = part.credit(
@@ -222,6 +230,16 @@ def _check_parts(
                 f"combine: slot {slot!r} is {family} but its estimator was built for "
                 f"{part.spec.family}; build it for the slot's family."
             )
+
+
+def _weighted_slot(specs: Mapping[str, Spec]) -> str | None:
+    slots = [slot for slot, spec in specs.items() if spec.weighted]
+    if len(slots) > 1:
+        raise ValueError(
+            f"combine: slots {slots} all weight their rows; give all but one of them "
+            "an estimator with equal weights, such as reinforce."
+        )
+    return slots[0] if slots else None
 
 
 def _check_soft(specs: Mapping[str, Spec], allowed: bool) -> None:

@@ -9,6 +9,7 @@ from estimators.categorical import Categorical
 from estimators.family import Family
 from estimators.interface import Estimator, refuse_family
 from estimators.relaxed import relaxed
+from estimators.rows import draw_gumbel
 
 
 def gumbel_softmax(
@@ -38,8 +39,7 @@ def gumbel_softmax(
         key: jax.Array, logits: jax.Array, tau: jax.Array, mask: Any
     ) -> tuple[jax.Array, jax.Array]:
         del tau
-        noise = jax.random.gumbel(key, (samples, family.n), logits.dtype)
-        return Categorical(logits + noise, mask).mode(), noise
+        return draw_gumbel(key, family, logits, mask, samples)
 
     def weights(
         logits: jax.Array, outcomes: Any, noise: jax.Array, tau: jax.Array, mask: Any

@@ -88,6 +88,8 @@ class Spec(NamedTuple):
       min_rows: fewest rows of one group.
       evaluations: (n, k) -> model evaluations per step, a probe slope counting as one.
       enumerates: whether the rows are all outcomes, each once.
+      weighted: whether rows are drawn together, each with its own coefficient; they
+        cannot be split into strata.
       learns_from: name of the loss that a mapping of losses is read by.
       parts: slot -> spec of a joint estimator, else None.
     """
@@ -101,6 +103,7 @@ class Spec(NamedTuple):
     min_rows: int
     evaluations: Callable[[int, int], int]
     enumerates: bool = False
+    weighted: bool = False
     learns_from: str = "likelihood"
     parts: "Mapping[str, Spec] | None" = None
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from estimators.expectation import expected, free_outcomes
 from estimators.family import Family
 from estimators.interface import (
     PROBE_SLOPE,
@@ -26,9 +27,6 @@ from estimators.rows import (
     score_term,
 )
 from estimators.window import Window, empty_window, fit, store
-
-EXPECT_LIMIT = 1000
-"""A ranking's expectation of the fit is enumerated up to this many outcomes."""
 
 
 class LinearProxyState(NamedTuple):
@@ -74,7 +72,7 @@ def linear_proxy(
     State: ``LinearProxyState``.
 
     Args:
-      family: any kind. A ranking of more than ``EXPECT_LIMIT`` outcomes takes the
+      family: any kind. A ranking too large for ``expectation.EXPECT_LIMIT`` takes the
         expectation of the fit from ``free_draws`` extra draws that no model sees.
       samples: rows per step, at least 2.
       window: rows kept, a multiple of ``samples``.
@@ -103,7 +101,6 @@ def linear_proxy(
             raise ValueError(f"estimator linear_proxy: {what}.")
     ranking = family.kind == "ranking"
     num_features = family.n * (family.k if ranking else 1)
-    free = ranking and family.num_outcomes > EXPECT_LIMIT
 
     def features_of(outcomes: jax.Array, dtype: jnp.dtype) -> jax.Array:
         return family.weights(outcomes, dtype).reshape(len(outcomes), num_features)
@@ -118,18 +115,13 @@ def linear_proxy(
 
     def expected_fit(logits: jax.Array, draw: Draw, b: jax.Array) -> jax.Array:
         """Scalar whose gradient is that of E[b . z]."""
-        law = family.distribution(logits, draw.memo.mask)
         if not ranking:
-            return b @ law.marginals()
-        if not free:
-            outcomes = jnp.asarray(family.enumerate())
-            return jnp.exp(law.log_prob(outcomes)) @ (
-                features_of(outcomes, b.dtype) @ b
-            )
-        outcomes = draw.memo.noise
-        value = features_of(outcomes, b.dtype) @ b
-        value = leave_one_out(value, jnp.zeros((len(value),), jnp.int32))
-        return jnp.mean(value * law.log_prob(outcomes))
+            return b @ family.distribution(logits, draw.memo.mask).marginals()
+
+        def fitted(outcomes: jax.Array) -> jax.Array:
+            return features_of(outcomes, b.dtype) @ b
+
+        return expected(family, logits, draw, fitted, draw.memo.noise)
 
     def init(key: jax.Array, logits: jax.Array) -> LinearProxyState:
         del key
@@ -142,10 +134,10 @@ def linear_proxy(
     ) -> Draw:
         row_key, free_key = jax.random.split(key)
         outcomes = sample_rows(row_key, family, logits, mask, samples)
-        noise = None
-        if free:
-            noise = sample_rows(free_key, family, logits, mask, free_draws)
-        return rebuild(logits, sampled(family, outcomes, mask, noise), state)
+        free = None
+        if ranking:
+            free = free_outcomes(free_key, family, logits, mask, free_draws)
+        return rebuild(logits, sampled(family, outcomes, mask, free), state)
 
     def rebuild(logits: jax.Array, draw: Draw, state: LinearProxyState) -> Draw:
         del state

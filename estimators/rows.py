@@ -40,6 +40,20 @@ def sample_rows(
     return shuffle_places(order_key, family, outcomes)
 
 
+def draw_gumbel(
+    key: jax.Array, family: Family, logits: jax.Array, mask: jax.Array | None, rows: int
+) -> tuple[jax.Array, jax.Array]:
+    """Draws as the best choice under Gumbel noise, and the noise.
+
+    Exact for a categorical and a ranking; not for a subset of more than one.
+
+    Returns:
+      int32 `[rows, k]` and float `[rows, pool]`.
+    """
+    noise = jax.random.gumbel(key, (rows, family.n), logits.dtype)
+    return family.distribution(logits + noise, mask).mode(), noise
+
+
 def sampled(
     family: Family,
     outcomes: jax.Array,

@@ -264,13 +264,14 @@ def value_and_grad(
 def _average(coef: jax.Array, loss: jax.Array) -> jax.Array:
     """sum(coef * loss), with digits kept in the gradient.
 
-    Coefficients sum to 1, so a constant taken from the losses changes no gradient. Rows
-    of coefficient 0 add nothing, whatever they hold.
+    Where coefficients depend on the logits they sum to 1, so a constant taken from the
+    losses changes no gradient. Rows of coefficient 0 add nothing, whatever they hold.
     """
-    loss = jnp.where(jax.lax.stop_gradient(coef) > 0, loss, 0.0)
-    centre = jax.lax.stop_gradient(jnp.sum(coef * loss))
-    centred = jnp.where(jax.lax.stop_gradient(coef) > 0, loss - centre, 0.0)
-    return jnp.sum(coef * centred) + centre
+    counts = jax.lax.stop_gradient(coef) > 0
+    loss = jnp.where(counts, loss, 0.0)
+    value = jax.lax.stop_gradient(jnp.sum(coef * loss))
+    moving = jnp.sum(coef * jnp.where(counts, loss - value, 0.0))
+    return value + (moving - jax.lax.stop_gradient(moving))
 
 
 def _check_losses(losses: Mapping[str, jax.Array], coef: jax.Array) -> None:

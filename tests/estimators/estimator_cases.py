@@ -22,7 +22,10 @@ import numpy as np
 
 import estimators as es
 from estimators.linear_proxy import LinearProxyState
+from estimators.proxy import ProxyState
 from estimators.reinforce import ReinforceState
+from estimators.relax import RelaxState
+from estimators.replay import Replay
 from estimators.window import Window
 
 ORACLES = json.loads(
@@ -114,6 +117,10 @@ class Case:
         return es.make(self.name, self.problem.family, dict(self.options))
 
 
+def case_option(case: Case, name: str) -> Any:
+    return dict(case.options)[name]
+
+
 def _case(name: str, kind: str, **options: Any) -> Case:
     return Case(name, kind, tuple(options.items()))
 
@@ -128,11 +135,29 @@ CASES = [
     ),
     *(_case("linear_proxy", kind, samples=2, window=6, residual=1.0) for kind in KINDS),
     _case("linear_proxy", "subset", samples=2, window=6, residual=0.0),
+    *(_case("proxy", kind, samples=2, window=6, inner_steps=2) for kind in KINDS),
+    _case("proxy", "subset", samples=2, window=6, inner_steps=2, residual=0.0),
+    *(_case("relax", kind, samples=2) for kind in KINDS),
     _case("gumbel_softmax", "categorical", samples=2),
     _case("straight_through", "categorical", samples=2),
+    _case("st_gumbel_softmax", "categorical", samples=2),
+    _case("gumbel_rao", "categorical", samples=2, inner=3),
+    _case("reinmax", "categorical", samples=2),
     _case("simple", "subset", samples=2),
     _case("perturbed_marginals", "subset", samples=2),
+    *(_case("imle", kind, samples=2, step=2.0) for kind in ("categorical", "subset")),
+    _case("soft_subset", "ranking", samples=2),
 ]
+NOISY = {
+    "relax",
+    "gumbel_softmax",
+    "st_gumbel_softmax",
+    "gumbel_rao",
+    "perturbed_marginals",
+    "imle",
+    "soft_subset",
+}
+"""Members that also draw continuous noise: no sum over outcomes is their mean."""
 
 
 class Lane(NamedTuple):
@@ -149,18 +174,31 @@ class Lane(NamedTuple):
 
 
 def past_state(case: Case, estimator: es.Estimator) -> Any:
-    """A state with a past: a running baseline, a full window."""
+    """A state with a past: a running baseline, a full window, a network with weights.
+
+    Losses and weights of the past are random: no test may pass because a fit is good.
+    """
     family = case.problem.family
-    state = estimator.init(jax.random.key(0), jnp.asarray(case.problem.phi))
+    with jax.enable_x64(True):
+        state = estimator.init(jax.random.key(0), jnp.asarray(case.problem.phi))
+        state = jax.tree.map(np.asarray, state)
     if isinstance(state, ReinforceState):
         return ReinforceState(np.int32(3), np.float64(0.7), np.float64(0.5))
-    if not isinstance(state, LinearProxyState):
-        return state
     rng = np.random.default_rng(1)
-    rows = len(state.window.losses)
+    if isinstance(state, RelaxState | ProxyState):
+        params = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), state.params)
+        state = state._replace(params=params, scale=np.float64(0.7), step=np.int32(3))
+    if isinstance(state, RelaxState) or not isinstance(
+        state, LinearProxyState | ProxyState
+    ):
+        return state
+    rows = case_option(case, "window")
     outcomes = family.enumerate()[rng.integers(family.num_outcomes, size=rows)]
     features = np.asarray(family.weights(outcomes), float).reshape(rows, -1)
     step = np.arange(rows, dtype=np.int32) // 2
+    if isinstance(state, ProxyState):
+        replay = Replay(features, rng.normal(size=rows), np.ones(rows), 2 * step)
+        return state._replace(replay=replay)
     window = Window(
         features - features.mean(0),
         rng.normal(size=rows),
@@ -187,11 +225,16 @@ def lane(case: Case, outcomes: np.ndarray | None = None) -> Lane:
     estimator, problem = case.build(), case.problem
     family, rng = problem.family, np.random.default_rng(2)
     table, rows = family.enumerate(), estimator.spec.rows
+    state = past_state(case, estimator)
+    noise = None
+    if case.name in NOISY:
+        with jax.enable_x64(True):
+            phi = jnp.asarray(problem.phi)
+            drawn = estimator.draw(jax.random.key(5), phi, state)
+        noise = np.asarray(drawn.memo.noise)
+        outcomes = np.asarray(drawn.outcomes) if outcomes is None else outcomes
     if outcomes is None:
         outcomes = table if estimator.spec.enumerates else table[-rows:]
-    noise = None
-    if case.name in ("gumbel_softmax", "perturbed_marginals"):
-        noise = rng.gumbel(size=(rows, family.n))
     slope = None
     if "probe_slope" in estimator.spec.needs:
         slope = rng.normal(size=family.weights_shape)
@@ -203,7 +246,7 @@ def lane(case: Case, outcomes: np.ndarray | None = None) -> Lane:
         problem.params,
         np.float64(0.0),
         slope,
-        past_state(case, estimator),
+        state,
     )
 
 

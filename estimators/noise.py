@@ -1,0 +1,35 @@
+"""Gumbel noise of a one-of-N choice, and the same noise given what was chosen.
+
+``x = log p + G`` with G standard Gumbel has its largest entry at a draw of p (Gumbel
+1954). Given the choice d, with E exponential of rate 1 (Maddison & Tarlow 2017; Tucker
+et al. 2017, appendix B),
+
+    x_d = -log E_d,    x_i = -log(E_i / p_i + E_d)   for i != d
+"""
+
+import jax
+import jax.numpy as jnp
+
+
+def perturbed_given(
+    log_prob: jax.Array, index: jax.Array, exponential: jax.Array
+) -> jax.Array:
+    """Perturbed log-probabilities whose largest entry is at ``index``.
+
+    Differentiable in ``log_prob`` at a fixed choice: the conditional
+    reparameterisation.
+
+    Args:
+      log_prob: float `[..., pool]`, normalised; excluded ones about -1e30.
+      index: int32 `[...]`, the choice.
+      exponential: float `[..., pool]`, > 0, of rate 1.
+
+    Returns:
+      `[..., pool]`, broadcast.
+    """
+    shape = jnp.broadcast_shapes(log_prob.shape, exponential.shape)
+    log_e = jnp.broadcast_to(jnp.log(exponential), shape)
+    chosen = jnp.take_along_axis(log_e, index[..., None], axis=-1)
+    is_chosen = jnp.arange(shape[-1]) == index[..., None]
+    others = -jnp.logaddexp(log_e - log_prob, chosen)
+    return jnp.where(is_chosen, -chosen, others)
