@@ -7,7 +7,7 @@ import numpy as np
 
 from estimators.masking import EXCLUDED, check_outcomes, masked_logits
 from estimators.outcomes import combinations
-from estimators.symmetric import log_table, log_without_each
+from estimators.symmetric import log_marginals, log_take, log_total
 
 
 class Subset(distrax.Distribution):
@@ -42,16 +42,14 @@ class Subset(distrax.Distribution):
     def _sample_n(self, key: jax.Array, n: int) -> jax.Array:
         """Walk the pool from its end, taking each with its exact probability.
 
-        Candidate i, with j still to take, is taken with probability
-        ``exp(logit_i) e_{j-1}(before i) / e_j(up to i)``. Rows are in ascending order.
+        The probabilities are those of ``symmetric.log_take``. Rows are in ascending
+        order.
         """
-        table = log_table(self._logits, self._k)  # [pool + 1, ..., k + 1]
+        logp = log_take(self._logits, self._k)  # [pool, ..., k + 1]
         shape = (self._logits.shape[-1], n, *self.batch_shape)
         noise = jax.random.uniform(key, shape, self._logits.dtype)
-
-        rows = (jnp.moveaxis(self._logits, -1, 0), table[:-1], table[1:], noise)
         start = jnp.full((n, *self.batch_shape), self._k, jnp.int32)
-        _, taken = jax.lax.scan(_visit, start, rows, reverse=True)
+        _, taken = jax.lax.scan(_visit, start, (logp, noise), reverse=True)
         order = jnp.argsort(~jnp.moveaxis(taken, 0, -1), axis=-1, stable=True)
         return order[..., : self._k].astype(jnp.int32)
 
@@ -61,7 +59,7 @@ class Subset(distrax.Distribution):
         About -1e30 where a candidate is excluded or taken twice.
         """
         check_outcomes(value, self._k, "Subset")
-        log_z = log_table(self._logits, self._k)[-1, ..., self._k]
+        log_z = log_total(self._logits, self._k)
         shape = (*value.shape[:-1], self._logits.shape[-1])
         picked = jnp.take_along_axis(
             jnp.broadcast_to(self._logits, shape), value, axis=-1
@@ -71,11 +69,20 @@ class Subset(distrax.Distribution):
         return jnp.where(twice, EXCLUDED, jnp.sum(picked, axis=-1) - log_z)
 
     def entropy(self) -> jax.Array:
-        """Shannon entropy in nats, `[...]`: log Z - logits . marginals."""
-        log_z, without = log_without_each(self._logits, self._k)
-        marginals = jnp.exp(self._logits + without - log_z[..., None])
-        logits = jnp.where(self._mask, self._logits, 0.0)
-        return log_z - jnp.sum(logits * marginals, axis=-1)
+        """Shannon entropy in nats, `[...]`: log Z - logits . marginals.
+
+        Written as -log p(mode) and terms of one sign, so that no large terms cancel:
+        with t the lowest logit of the mode, each of its candidates adds (logit - t)(1 -
+        marginal), every other one (t - logit) marginal.
+        """
+        log_z, log_mu = log_marginals(self._logits, self._k)
+        mode = self.mode()
+        best = jnp.take_along_axis(self._logits, mode, axis=-1)
+        floor = jax.lax.stop_gradient(jnp.min(best, axis=-1, keepdims=True))
+        gap = jnp.where(self._mask, self._logits - floor, 0.0)
+        chosen = jnp.any(mode[..., None] == np.arange(gap.shape[-1]), axis=-2)
+        spread = jnp.where(chosen, -jnp.expm1(log_mu), -jnp.exp(log_mu))
+        return log_z - jnp.sum(best, axis=-1) + jnp.sum(gap * spread, axis=-1)
 
     def mode(self) -> jax.Array:
         """The likeliest subset, ascending, int32 `[..., k]`; low ids among equals."""
@@ -88,8 +95,7 @@ class Subset(distrax.Distribution):
         ``mu_i = exp(logit_i) e_{k-1}(without i) / e_k``; its Jacobian in the logits is
         the covariance of the k-hot vector.
         """
-        log_z, without = log_without_each(self._logits, self._k)
-        return jnp.exp(self._logits + without - log_z[..., None])
+        return jnp.exp(log_marginals(self._logits, self._k)[1])
 
     def enumerate(self) -> np.ndarray:
         """Every subset of the pool, excluded candidates too: int32 `[C(n, k), k]`.
@@ -103,12 +109,8 @@ class Subset(distrax.Distribution):
 # At module level: a new function per call would be traced and compiled anew each time.
 def _visit(left: jax.Array, row: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     """Take or pass one candidate, ``left`` still to take: both `[n, ...]`."""
-    logit, before, upto, noise = row
-
-    def entry(table: jax.Array, degree: jax.Array) -> jax.Array:
-        table = jnp.broadcast_to(table, (*left.shape, table.shape[-1]))
-        return jnp.take_along_axis(table, degree[..., None], axis=-1)[..., 0]
-
-    logp = logit + entry(before, jnp.maximum(left - 1, 0)) - entry(upto, left)
-    take = (left > 0) & (noise < jnp.exp(jnp.minimum(logp, 0.0)))
+    logp, noise = row
+    logp = jnp.broadcast_to(logp, (*left.shape, logp.shape[-1]))
+    logp = jnp.take_along_axis(logp, left[..., None], axis=-1)[..., 0]
+    take = noise < jnp.exp(logp)
     return left - take, take
