@@ -80,14 +80,13 @@ def lines(
     titles = {}
     for place, one in enumerate(series):
         variable, dashes = line_style(place)
-        x = np.asarray(one["x"], float)
-        y = np.array([np.nan if v is None else v for v in one["y"]], float)
+        x, y = _numbers(one["x"]), _numbers(one["y"])
         low = _LOWEST if log_y else -np.inf
         if one.get("low") is not None:
             axes.fill_between(
                 x,
-                np.maximum(one["low"], low),
-                np.maximum(one["high"], low),
+                np.maximum(_numbers(one["low"]), low),
+                np.maximum(_numbers(one["high"]), low),
                 color=colour(variable),
                 alpha=0.12,
                 linewidth=0,
@@ -130,6 +129,11 @@ def _iso_error(axes: Any) -> None:
         )  # fmt: skip
     axes.set_xlim(*x_limits)
     axes.set_ylim(*y_limits)
+
+
+def _numbers(values: Sequence[float | None]) -> np.ndarray:
+    """Floats; None, as JSON has it, becomes NaN."""
+    return np.array([np.nan if v is None else v for v in values], float)
 
 
 def _finite(*values: Any) -> bool:

@@ -25,7 +25,7 @@ START, SEPARATOR = 2 * NUM_KEYS, 2 * NUM_KEYS + 1
 VOCABULARY = 2 * NUM_KEYS + 2
 """Tokens: keys, then values, then the start and the separator."""
 MOST_EXEMPLARS, UNANSWERABLE = 5, 0.3
-STEPS, BATCH, QUERIES, LEARNING_RATE = 2400, 128, 4, 2e-3
+STEPS, BATCH, QUERIES, LEARNING_RATE = 2400, 48, 4, 2e-3
 _HEAD = WIDTH // HEADS
 
 Weights = dict[str, Any]

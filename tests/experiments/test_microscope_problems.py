@@ -47,7 +47,7 @@ def gradient(family, logits, losses, outcomes):
     return np.array(found)
 
 
-@pytest.mark.parametrize("name", TOYS)
+@pytest.mark.parametrize("name", [name for name in TOYS if "tanh" in name])
 def test_exact_gradients_are_those_of_enumeration(name):
     problem = TOYS[name]
     family = problem.family
