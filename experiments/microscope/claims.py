@@ -12,23 +12,28 @@ _STUCK = 0.01
 
 
 def claims(rows: Sequence[Row]) -> list[str]:
-    """All sentences, the general ones first; rows may be few, of any problems."""
+    """All sentences; rows may be few, of any problems."""
+    return [text for texts in claims_by_topic(rows).values() for text in texts]
+
+
+def claims_by_topic(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Topic -> its sentences; topics without any are left out."""
     failed = [row for row in rows if "error" in row]
     good = [row for row in rows if "error" not in row]
     bits = [row for row in good if row["problem"] == "polynomial"]
     cells = [row for row in good if row["problem"] != "polynomial"]
     odd = [row for row in cells if row["relative_variance"] is None]
     cells = [row for row in cells if row["relative_variance"] is not None]
-    return [
-        *_failures(failed, odd),
-        *_unbiased(cells),
-        *_biased(cells),
-        *_cheapest(cells),
-        *_fastest(cells),
-        *_deployed(cells),
-        *_temperature(cells),
-        *_bits(bits),
-    ]
+    found = {
+        "Failures": _failures(failed, odd),
+        "Bias": [*_unbiased(cells), *_biased(cells)],
+        "Error at equal cost": _cheapest(cells),
+        "Learning": _fastest(cells),
+        "What would be deployed": _deployed(cells),
+        "Temperature": _temperature(cells),
+        "Polynomial programming": _bits(bits),
+    }
+    return {topic: texts for topic, texts in found.items() if texts}
 
 
 def by_problem(rows: Iterable[Row]) -> dict[str, list[Row]]:

@@ -6,6 +6,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from markupsafe import Markup
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from metaharness.runlog.figure import STYLE, colour, new_figure, to_svg
 
@@ -51,8 +52,7 @@ def bias_variance(rows: Sequence[dict[str, Any]], *, name: str) -> Markup:
             f"{row['estimator']}: variance {variance:.3g}, bias {bias:.2g}, "
             f"floor {row['bias_floor']:.2g}"
         )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+    _log_scale(axes, x=True, y=True)
     _iso_error(axes)
     axes.set_xlabel("relative variance", color=colour("muted"), loc="right")
     axes.set_ylabel("relative bias", color=colour("muted"), loc="top")
@@ -70,7 +70,6 @@ def lines(
     y_label: str,
     log_x: bool = False,
     log_y: bool = False,
-    y_limits: tuple[float, float] | None = None,
 ) -> Markup:
     """One line for each series: ``label``, ``x``, ``y``, perhaps ``low`` and ``high``.
 
@@ -99,12 +98,7 @@ def lines(
         known = y[np.isfinite(y)]
         ends = f"{known[0]:.3g} to {known[-1]:.3g}" if len(known) else "no values"
         titles[gid] = f"{one['label']}: {ends}"
-    if log_x:
-        axes.set_xscale("log")
-    if log_y:
-        axes.set_yscale("log")
-    if y_limits:
-        axes.set_ylim(*y_limits)
+    _log_scale(axes, x=log_x, y=log_y)
     axes.margins(x=0.02)
     axes.set_xlabel(x_label, color=colour("muted"), loc="right", labelpad=1)
     axes.set_ylabel(y_label, color=colour("muted"), loc="top")
@@ -116,6 +110,19 @@ def lines(
 def is_biased(row: dict[str, Any]) -> bool:
     """Whether a bias above its floor was seen on more than half of the instances."""
     return 2 * row["instances_biased"] > row["instances"]
+
+
+def _log_scale(axes: Any, *, x: bool, y: bool) -> None:
+    """Plain numbers at powers of ten; within one decade at 2 and 5 as well."""
+    for axis, wanted, name in ((axes.xaxis, x, "x"), (axes.yaxis, y, "y")):
+        if not wanted:
+            continue
+        getattr(axes, f"set_{name}scale")("log")
+        low, high = axis.get_view_interval()
+        steps = (1.0,) if high > 30 * low else (1.0, 2.0, 5.0)
+        axis.set_major_locator(LogLocator(subs=steps, numticks=7))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_locator(NullLocator())
 
 
 def _iso_error(axes: Any) -> None:

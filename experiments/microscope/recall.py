@@ -67,7 +67,7 @@ def problem(
     return Problem(
         "recall",
         f"1 of {POOL} exemplars for a small attention model, through the gate on its "
-        f"keys (trained {steps} steps to {loss:.3f} nats; the least possible is "
+        f"keys (trained {steps} steps to {loss:.3f} nats; the least expected one is "
         f"{0.3 * np.log(NUM_KEYS):.3f}).",
         Family("categorical", POOL),
         np.asarray(losses),

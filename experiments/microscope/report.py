@@ -6,9 +6,10 @@ from typing import Any
 
 import jinja2
 import numpy as np
+from markupsafe import Markup
 
 from experiments.microscope import figures, metrics
-from experiments.microscope.claims import by_problem, claims
+from experiments.microscope.claims import by_problem, claims_by_topic
 from metaharness.runlog import jsonfile
 
 COLUMNS = {
@@ -57,7 +58,7 @@ def render(results: Mapping[str, Any]) -> str:
     }
     sizes = results["config"]["sizes"]
     return environment.get_template("report.html.j2").render(
-        css=_STYLES.read_text(encoding="utf-8"),
+        css=Markup(_STYLES.read_text(encoding="utf-8")),
         facts=[
             f"{len(rows)} measurements",
             f"{sizes['instances']} instances of each problem",
@@ -65,7 +66,7 @@ def render(results: Mapping[str, Any]) -> str:
             f"{results['seconds']:.0f} s",
         ],
         above_floor=metrics.ABOVE_FLOOR,
-        claims=claims(rows),
+        claims=claims_by_topic(rows),
         skipped=results.get("skipped", ()),
         columns=list(COLUMNS.values()),
         problems=[
