@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from estimators.masking import check_outcomes, masked_logits
+from estimators.masking import check_comparable, check_outcomes, masked_logits
 
 
 class Categorical(distrax.Distribution):
@@ -37,6 +37,11 @@ class Categorical(distrax.Distribution):
     def batch_shape(self) -> tuple[int, ...]:
         return self._logits.shape[:-1]
 
+    @property
+    def num_candidates(self) -> int:
+        """Pool size, excluded candidates included."""
+        return self._logits.shape[-1]
+
     def _sample_n(self, key: jax.Array, n: int) -> jax.Array:
         shape = (n, *self.batch_shape)
         index = jax.random.categorical(key, self._logits, axis=-1, shape=shape)
@@ -53,6 +58,20 @@ class Categorical(distrax.Distribution):
         """Shannon entropy in nats, `[...]`."""
         logp = jax.nn.log_softmax(self._logits)
         return -jnp.sum(jnp.exp(logp) * jnp.where(self._mask, logp, 0.0), axis=-1)
+
+    def kl_divergence(self, other_dist: "Categorical") -> jax.Array:
+        """``sum of p log(p / q)`` in nats, `[...]`.
+
+        A candidate that only this law allows adds its probability times about 1e30: a
+        large finite number in place of infinity.
+
+        Raises:
+          ValueError: another family or pool size.
+        """
+        check_comparable(self, other_dist)
+        logp, logq = (jax.nn.log_softmax(law._logits) for law in (self, other_dist))
+        gap = jnp.where(self._mask, logp - logq, 0.0)
+        return jnp.sum(jnp.exp(logp) * gap, axis=-1)
 
     def mode(self) -> jax.Array:
         """The likeliest candidate, int32 `[..., 1]`; the lowest id among equals."""

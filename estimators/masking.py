@@ -1,5 +1,6 @@
 """Excluded candidates: the one constant, and logits checked on entry."""
 
+import distrax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -41,6 +42,25 @@ def check_outcomes(value: jax.Array, take: int, name: str) -> None:
         raise ValueError(
             f"{name}: outcomes are {value.dtype} {list(value.shape)}; "
             f"give int [..., {take}]."
+        )
+
+
+def check_comparable(one: distrax.Distribution, other: distrax.Distribution) -> None:
+    """Refuse a divergence between laws over different outcomes.
+
+    Raises:
+      ValueError: another family, pool size or number taken.
+    """
+    if type(one) is not type(other):
+        names = f"{type(one).__name__} from {type(other).__name__}"
+        raise ValueError(f"divergence of {names}; compare laws of one family.")
+    mine, others = (
+        f"{law.event_shape[0]} of {law.num_candidates}" for law in (one, other)
+    )
+    if mine != others:
+        raise ValueError(
+            f"divergence of {type(one).__name__} {mine} from {others}; compare laws of "
+            "one pool size and number taken."
         )
 
 

@@ -56,6 +56,22 @@ class Product(distrax.Distribution):
         """Sum of the slots' entropies in nats, `[...]`."""
         return sum(dist.entropy() for dist in self._slots.values())
 
+    def kl_divergence(self, other_dist: "Product") -> jax.Array:
+        """Sum of the slots' divergences in nats, `[...]`.
+
+        Raises:
+          ValueError: other slots, or a slot of another family or size.
+        """
+        others = other_dist.slots if isinstance(other_dist, Product) else {}
+        if set(others) != set(self._slots):
+            raise ValueError(
+                f"divergence of a Product of slots {sorted(self._slots)} from "
+                f"{type(other_dist).__name__} of {sorted(others)}; give the same slots."
+            )
+        return sum(
+            dist.kl_divergence(others[slot]) for slot, dist in self._slots.items()
+        )
+
     def mode(self) -> dict[str, jax.Array]:
         """The likeliest outcome of each slot."""
         return {slot: dist.mode() for slot, dist in self._slots.items()}

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from estimators.masking import EXCLUDED, check_outcomes, masked_logits
+from estimators.masking import EXCLUDED, check_comparable, check_outcomes, masked_logits
 from estimators.outcomes import permutations
 
 
@@ -36,6 +36,11 @@ class Ranking(distrax.Distribution):
     @property
     def batch_shape(self) -> tuple[int, ...]:
         return self._logits.shape[:-1]
+
+    @property
+    def num_candidates(self) -> int:
+        """Pool size, excluded candidates included."""
+        return self._logits.shape[-1]
 
     def _sample_n(self, key: jax.Array, n: int) -> jax.Array:
         noise = jax.random.gumbel(key, (n, *self._logits.shape), self._logits.dtype)
@@ -70,6 +75,23 @@ class Ranking(distrax.Distribution):
         logp = self._log_prob_of_all()
         prob = jnp.exp(logp)
         return -jnp.sum(prob * jnp.where(prob > 0, logp, 0.0), axis=0)
+
+    def kl_divergence(self, other_dist: "Ranking") -> jax.Array:
+        """``sum of p log(p / q)`` in nats, `[...]`, by enumeration.
+
+        An outcome that only this law allows adds its probability times about 1e30: a
+        large finite number in place of infinity.
+
+        Raises:
+          ValueError: another family, pool size or number taken, or more outcomes than
+            ``outcomes.LIMIT``.
+        """
+        check_comparable(self, other_dist)
+        logp, logq = (
+            jnp.moveaxis(law._log_prob_of_all(), 0, -1) for law in (self, other_dist)
+        )
+        prob = jnp.exp(logp)
+        return jnp.sum(prob * jnp.where(prob > 0, logp - logq, 0.0), axis=-1)
 
     def mode(self) -> jax.Array:
         """The likeliest ranking, int32 `[..., k]`: the k largest, largest first.

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from estimators.masking import EXCLUDED, check_outcomes, masked_logits
+from estimators.masking import EXCLUDED, check_comparable, check_outcomes, masked_logits
 from estimators.outcomes import combinations
 from estimators.symmetric import log_marginals, log_take, log_total
 
@@ -38,6 +38,11 @@ class Subset(distrax.Distribution):
     @property
     def batch_shape(self) -> tuple[int, ...]:
         return self._logits.shape[:-1]
+
+    @property
+    def num_candidates(self) -> int:
+        """Pool size, excluded candidates included."""
+        return self._logits.shape[-1]
 
     def _sample_n(self, key: jax.Array, n: int) -> jax.Array:
         """Walk the pool from its end, taking each with its exact probability.
@@ -83,6 +88,21 @@ class Subset(distrax.Distribution):
         chosen = jnp.any(mode[..., None] == np.arange(gap.shape[-1]), axis=-2)
         spread = jnp.where(chosen, -jnp.expm1(log_mu), -jnp.exp(log_mu))
         return log_z - jnp.sum(best, axis=-1) + jnp.sum(gap * spread, axis=-1)
+
+    def kl_divergence(self, other_dist: "Subset") -> jax.Array:
+        """Divergence in nats, `[...]`: (logits - logits') . marginals - log Z + log Z'.
+
+        A candidate that only this law allows adds its marginal times about 1e30: a
+        large finite number in place of infinity.
+
+        Raises:
+          ValueError: another family, pool size or number taken.
+        """
+        check_comparable(self, other_dist)
+        log_z, log_mu = log_marginals(self._logits, self._k)
+        other_log_z = log_total(other_dist._logits, self._k)
+        gap = jnp.where(self._mask, self._logits - other_dist._logits, 0.0)
+        return jnp.sum(jnp.exp(log_mu) * gap, axis=-1) - log_z + other_log_z
 
     def mode(self) -> jax.Array:
         """The likeliest subset, ascending, int32 `[..., k]`; low ids among equals."""
