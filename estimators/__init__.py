@@ -25,6 +25,7 @@ Which 2 of 5 candidates give the lowest loss? Values of the loss are enough to l
 from estimators.catalogue import ESTIMATORS, make
 from estimators.categorical import Categorical
 from estimators.combine import combine
+from estimators.diagnose import Diagnosis, diagnose
 from estimators.exact import exact
 from estimators.family import Family
 from estimators.gumbel_rao import gumbel_rao
@@ -54,6 +55,7 @@ __all__ = [
     "EXCLUDED",
     "Categorical",
     "Credit",
+    "Diagnosis",
     "Draw",
     "Estimator",
     "Family",
@@ -65,6 +67,7 @@ __all__ = [
     "Subset",
     "ask",
     "combine",
+    "diagnose",
     "evaluate",
     "exact",
     "gumbel_rao",

@@ -25,8 +25,8 @@ class Decisions(NamedTuple):
       log_prob: float `[..., decision, option]`, normalised, differentiable in the
         logits with the history held fixed.
       index: int32 `[..., decision]`, the options taken.
-      before: float `[..., decision, feature]`, flat choice vector of the history (k-hot;
-        ranking: one one-hot per place).
+      before: float `[..., decision, feature]`, flat choice vector of the history (a
+        k-hot; ranking: one one-hot per place).
     """
 
     log_prob: jax.Array
