@@ -48,7 +48,9 @@ from estimators.st_gumbel_softmax import st_gumbel_softmax
 from estimators.step import ask, evaluate, tell, value_and_grad
 from estimators.straight_through import straight_through
 from estimators.subset import Subset
+from estimators.sum_and_sample import sum_and_sample
 from estimators.tasks import over_tasks
+from estimators.unordered_set import unordered_set
 
 __all__ = [
     "ESTIMATORS",
@@ -85,6 +87,8 @@ __all__ = [
     "soft_subset",
     "st_gumbel_softmax",
     "straight_through",
+    "sum_and_sample",
     "tell",
+    "unordered_set",
     "value_and_grad",
 ]

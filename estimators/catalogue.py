@@ -19,6 +19,8 @@ from estimators.simple import simple
 from estimators.soft_subset import soft_subset
 from estimators.st_gumbel_softmax import st_gumbel_softmax
 from estimators.straight_through import straight_through
+from estimators.sum_and_sample import sum_and_sample
+from estimators.unordered_set import unordered_set
 
 
 class Member(NamedTuple):
@@ -52,6 +54,10 @@ ESTIMATORS: dict[str, Member] = {
             "use_slope",
             "free_draws",
         ),
+    ),
+    "unordered_set": Member(unordered_set, ("categorical", "ranking"), ("samples",)),
+    "sum_and_sample": Member(
+        sum_and_sample, ("categorical",), ("samples", "enumerated")
     ),
     "proxy": Member(
         proxy,

@@ -135,6 +135,8 @@ CASES = [
     ),
     *(_case("linear_proxy", kind, samples=2, window=6, residual=1.0) for kind in KINDS),
     _case("linear_proxy", "subset", samples=2, window=6, residual=0.0),
+    *(_case("unordered_set", kind, samples=2) for kind in ("categorical", "ranking")),
+    _case("sum_and_sample", "categorical", samples=3, enumerated=1),
     *(_case("proxy", kind, samples=2, window=6, inner_steps=2) for kind in KINDS),
     _case("proxy", "subset", samples=2, window=6, inner_steps=2, residual=0.0),
     *(_case("relax", kind, samples=2) for kind in KINDS),
@@ -235,6 +237,8 @@ def lane(case: Case, outcomes: np.ndarray | None = None) -> Lane:
         outcomes = np.asarray(drawn.outcomes) if outcomes is None else outcomes
     if outcomes is None:
         outcomes = table if estimator.spec.enumerates else table[-rows:]
+        if case.name == "sum_and_sample":
+            outcomes = np.array([[2], [0], [3]])  # the likeliest first
     slope = None
     if "probe_slope" in estimator.spec.needs:
         slope = rng.normal(size=family.weights_shape)
@@ -305,6 +309,18 @@ def all_tuples(case: Case) -> tuple[list[np.ndarray], np.ndarray]:
     if spec.enumerates:
         return [table], np.ones(1)
     prob = probabilities(problem.family, problem.phi)
+    if case.name == "unordered_set":  # distinct rows, one after the other
+        tuples = list(itertools.permutations(range(len(table)), spec.rows))
+        left = [1 - np.cumsum(prob[list(t)]) + prob[list(t)] for t in tuples]
+        chance = [
+            (prob[list(t)] / rest).prod() for t, rest in zip(tuples, left, strict=True)
+        ]
+        return [table[list(t)] for t in tuples], np.array(chance)
+    if case.name == "sum_and_sample":  # the likeliest, and draws of the others
+        top, rest = np.argmax(prob), np.delete(np.arange(len(table)), np.argmax(prob))
+        tuples = [(top, *t) for t in itertools.product(rest, repeat=spec.rows - 1)]
+        chance = [(prob[list(t[1:])] / prob[rest].sum()).prod() for t in tuples]
+        return [table[list(t)] for t in tuples], np.array(chance)
     tuples = list(itertools.product(range(len(table)), repeat=spec.rows))
     return [table[list(t)] for t in tuples], np.array(
         [prob[list(t)].prod() for t in tuples]

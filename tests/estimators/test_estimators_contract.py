@@ -30,7 +30,11 @@ SUMMED = [case for case in CASES if case.name not in NOISY]
 UNBIASED = [case for case in SUMMED if case.build().spec.unbiased]
 BIASED = [case for case in SUMMED if not case.build().spec.unbiased]
 DRAWING = list(
-    {(case.name, case.kind): case for case in CASES if case.name != "exact"}.values()
+    {
+        (case.name, case.kind): case
+        for case in CASES
+        if not (case.build().spec.enumerates or case.build().spec.weighted)
+    }.values()
 )
 
 
