@@ -7,6 +7,7 @@ logits and the problem's numbers are arguments: they compile nothing anew.
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -79,9 +80,30 @@ class Programs:
         """
         self.instances, self.chains = instances, chains
         self._options = {} if optimize else {"xla_backend_optimization_level": 0}
-        self._runs: dict[Any, Any] = {}
+        self._runs: dict[Any, Future] = {}
         self._facts: dict[Family, Callable[..., Any]] = {}
-        self.compile_s = 0.0
+        self._compilers = ThreadPoolExecutor(2, thread_name_prefix="compiler")
+
+    def prepare(self, variant: Variant, problem: Problem) -> Future:
+        """Begins to compile in the background; done once for each program."""
+        estimator = variant.build(problem.family)
+        reads = {"path", "probe_slope"} & estimator.spec.needs
+        # without slopes all that a problem's own numbers do is in its table
+        key = (
+            variant.name,
+            repr(sorted(variant.options.items())),
+            problem.family,
+            problem.soft if reads else None,
+            jax.tree.structure(problem.params),
+        )
+        if key not in self._runs:
+            arguments = jax.eval_shape(
+                lambda: self._arguments(variant, problem, problem.logits)
+            )
+            self._runs[key] = self._compilers.submit(
+                self._compiled, variant, problem, arguments
+            )
+        return self._runs[key]
 
     def run(
         self,
@@ -107,21 +129,18 @@ class Programs:
           tau: another temperature than the variant's.
           seed: of the chains' keys.
         """
-        exact = self.facts(problem, logits).gradient
-        keys = jax.random.split(jax.random.key(seed), (self.instances, self.chains))
-        tau = variant.tau if tau is None else tau
-        arguments = (
-            keys,
-            jnp.asarray(logits, jnp.float32),
-            jnp.asarray(problem.losses, jnp.float32),
-            problem.params,
-            jnp.asarray(exact, jnp.float32),
-            jnp.float32(1.0 if tau is None else tau),
-            jnp.float32(learning_rate),
-            jnp.int32(steps),
-            jnp.int32(warmup),
+        program = self.prepare(variant, problem).result()
+        arguments = self._arguments(
+            variant,
+            problem,
+            logits,
+            exact=self.facts(problem, logits).gradient,
+            tau=tau,
+            learning_rate=learning_rate,
+            steps=steps,
+            warmup=warmup,
+            seed=seed,
         )
-        program = self._compiled(variant, problem, arguments)
         began = time.perf_counter()
         sums, trace, last = jax.block_until_ready(program(*arguments))
         seconds = time.perf_counter() - began
@@ -133,7 +152,9 @@ class Programs:
         """Exact values at logits `[instance, ..., pool]` of each instance."""
         family = problem.family
         if family not in self._facts:
-            self._facts[family] = jax.jit(jax.vmap(_make_facts(family)))
+            self._facts[family] = jax.jit(
+                jax.vmap(_make_facts(family)), compiler_options=self._options
+            )
         shape = logits.shape[:-1]
         flat = jnp.asarray(logits, jnp.float32).reshape(shape[0], -1, family.n)
         found = self._facts[family](flat, jnp.asarray(problem.losses, jnp.float32))
@@ -141,24 +162,36 @@ class Programs:
             *(np.asarray(x).reshape(*shape, *x.shape[2:]) for x in found),
         )
 
-    def _compiled(self, variant: Variant, problem: Problem, arguments: Any) -> Any:
-        estimator = variant.build(problem.family)
-        reads = {"path", "probe_slope"} & estimator.spec.needs
-        key = (
-            variant.name,
-            repr(sorted(variant.options.items())),
-            problem.family,
-            problem.soft if reads else None,
-            problem.params is None,
+    def _arguments(
+        self,
+        variant: Variant,
+        problem: Problem,
+        logits: np.ndarray,
+        *,
+        exact: np.ndarray | None = None,
+        tau: float | None = None,
+        learning_rate: float = 0.0,
+        steps: int = 1,
+        warmup: int = 0,
+        seed: int = 0,
+    ) -> tuple[Any, ...]:
+        """Of the program; any numbers will do to compile it."""
+        tau = variant.tau if tau is None else tau
+        return (
+            jax.random.split(jax.random.key(seed), (self.instances, self.chains)),
+            jnp.asarray(logits, jnp.float32),
+            jnp.asarray(problem.losses, jnp.float32),
+            jax.tree.map(jnp.asarray, problem.params),
+            jnp.asarray(logits if exact is None else exact, jnp.float32),
+            jnp.float32(1.0 if tau is None else tau),
+            jnp.float32(learning_rate),
+            jnp.int32(steps),
+            jnp.int32(warmup),
         )
-        if not reads:  # the problem's own numbers are all in the table
-            key = (*key, jax.tree.structure(problem.params))
-        if key not in self._runs:
-            began = time.perf_counter()
-            run = make_run(variant, problem.family, problem.soft)
-            self._runs[key] = jax.jit(run).lower(*arguments).compile(self._options)
-            self.compile_s += time.perf_counter() - began
-        return self._runs[key]
+
+    def _compiled(self, variant: Variant, problem: Problem, arguments: Any) -> Any:
+        run = make_run(variant, problem.family, problem.soft)
+        return jax.jit(run).lower(*arguments).compile(self._options)
 
 
 def make_run(

@@ -5,7 +5,9 @@ Estimators that learn from values alone look losses up; estimators with a path, 
 slopes at a probe, read ``soft``, which agrees with the table on hard choices.
 """
 
+import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -126,21 +128,24 @@ def bernoulli(target: float, instances: int, rng: np.random.Generator) -> Proble
     return _toy_problem("bernoulli", about, family, toys, rng)
 
 
-def toy_problems(instances: int, seed: int) -> dict[str, Problem]:
-    """Name -> problem; names end in the choice, as ``tanh_network_5_of_10``."""
-    rngs = iter(np.random.default_rng(seed).spawn(16))
-    one, few = Family("categorical", 8), Family("subset", 10, 5)
-    found = [
-        _named(table(one, instances, next(rngs))),
-        _named(quadratic(one, instances, next(rngs))),
-        _named(tanh_network(one, instances, next(rngs))),
-        bernoulli(0.45, instances, next(rngs)),
-        _named(quadratic(few, instances, next(rngs))),
-        _named(tanh_network(few, instances, next(rngs))),
-        _named(tanh_network(Family("subset", 16, 3), instances, next(rngs))),
-        _named(tanh_network(Family("ranking", 6, 3), instances, next(rngs))),
-    ]
-    return {problem.name: problem for problem in found}
+ONE, FEW = Family("categorical", 8), Family("subset", 10, 5)
+TOYS: dict[str, Callable[[int, np.random.Generator], Problem]] = {
+    "table_1_of_8": partial(table, ONE),
+    "quadratic_1_of_8": partial(quadratic, ONE),
+    "tanh_network_1_of_8": partial(tanh_network, ONE),
+    "bernoulli": partial(bernoulli, 0.45),
+    "quadratic_5_of_10": partial(quadratic, FEW),
+    "tanh_network_5_of_10": partial(tanh_network, FEW),
+    "tanh_network_3_of_16": partial(tanh_network, Family("subset", 16, 3)),
+    "tanh_network_ordered_3_of_6": partial(tanh_network, Family("ranking", 6, 3)),
+}
+"""Name -> (instances, generator) -> problem."""
+
+
+def toy_problem(name: str, instances: int, seed: int) -> Problem:
+    """The toy of this name; its numbers depend on no other toy."""
+    rng = np.random.default_rng((seed, zlib.crc32(name.encode())))
+    return TOYS[name](instances, rng)._replace(name=name)
 
 
 def landscape_problem(path: Path, instances: int, seed: int) -> Problem:
@@ -238,14 +243,6 @@ def _toy_problem(
 ) -> Problem:
     soft = _two_axes if family.kind == "ranking" else _one_axis
     hard = family.weights(jnp.asarray(family.enumerate()))
-    losses = np.asarray(jax.vmap(soft, (0, None))(toys, hard))
+    losses = np.asarray(jax.jit(jax.vmap(soft, (0, None)))(toys, hard))
     logits = rng.normal(size=(len(losses), family.n)).astype(np.float32)
     return Problem(name, about, family, losses, logits, soft, toys)
-
-
-def _named(problem: Problem) -> Problem:
-    family = problem.family
-    order = "ordered_" if family.kind == "ranking" else ""
-    return problem._replace(
-        name=f"{problem.name}_{order}{family.k}_of_{family.n}",
-    )

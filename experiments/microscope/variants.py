@@ -15,7 +15,9 @@ _OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
         {"baseline": "none"},
         {"baseline": "running_mean"},
         {"baseline": "group_normalised"},
+        {"samples": 4},
     ),
+    "unordered_set": ({"samples": 4},),
     "linear_proxy": (
         {"residual": 0.0, "use_slope": False},
         {"residual": 1.0, "use_slope": False},
@@ -23,6 +25,13 @@ _OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
     "proxy": ({"residual": 0.0},),
 }
 """Member -> options beside the default ones."""
+_QUICK = (
+    {"baseline": "none"},
+    {"baseline": "group_normalised"},
+    {"residual": 1.0, "use_slope": False},
+    {"samples": 4},
+)
+"""Those that a quick run keeps."""
 
 
 class Variant(NamedTuple):
@@ -60,14 +69,17 @@ def variants_of(
       path: whether the problem has a loss at soft weights; without it the estimators
         that need one are left out.
       only: names or labels to keep; none keeps all.
-      quick: of the temperatures, the default one only.
+      quick: the default temperature only, and few other variants.
     """
     keep = set(only)
     found = []
     for name, member in ESTIMATORS.items():
         if family.kind not in member.kinds:
             continue
-        for variant in _of_member(name, member, quick):
+        short = {variant.label for variant in _of_member(name, member, True)}
+        for variant in _of_member(name, member, False):
+            if quick and variant.label not in short | keep:
+                continue
             if keep and not keep & {variant.label, variant.name}:
                 continue
             if path or not _reads_weights(variant, family):
@@ -100,7 +112,7 @@ def _of_member(name: str, member: Any, quick: bool) -> list[Variant]:
     tau = _default_tau(member)
     found = [Variant(name, name, base, tau, True)]
     for extra in _OPTIONS.get(name, ()):
-        if set(extra) <= set(member.options):
+        if set(extra) <= set(member.options) and (extra in _QUICK or not quick):
             words = " ".join(f"{key}={_text(value)}" for key, value in extra.items())
             label = f"{name} {words}"
             found.append(Variant(label, name, base | extra, tau, False))

@@ -15,7 +15,7 @@ from experiments.microscope.chains import RECORDS, Programs
 from experiments.microscope.metrics import gradient_metrics
 from experiments.microscope.variants import Variant, variants_of
 
-TOYS = problems.toy_problems(2, 0)
+TOYS = {name: problems.toy_problem(name, 2, 0) for name in problems.TOYS}
 
 
 def chances(family, logits, outcomes):
@@ -47,7 +47,10 @@ def gradient(family, logits, losses, outcomes):
     return np.array(found)
 
 
-@pytest.mark.parametrize("name", [name for name in TOYS if "tanh" in name])
+@pytest.mark.parametrize(
+    "name",
+    ["tanh_network_1_of_8", "tanh_network_5_of_10", "tanh_network_ordered_3_of_6"],
+)
 def test_exact_gradients_are_those_of_enumeration(name):
     problem = TOYS[name]
     family = problem.family
@@ -58,7 +61,7 @@ def test_exact_gradients_are_those_of_enumeration(name):
     logits = problem.logits[:1].astype(np.float64)
     losses = np.float64(problem.losses[0])
     one = problem._replace(losses=problem.losses[:1])
-    found = Programs(1, 2).facts(one, problem.logits[:1])
+    found = Programs(1, 2, optimize=False).facts(one, problem.logits[:1])
     expected = gradient(family, logits[0], losses, outcomes)
     np.testing.assert_allclose(
         found.gradient[0], expected, atol=3e-6 * np.abs(losses).max()
