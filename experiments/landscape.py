@@ -229,7 +229,7 @@ def main(
     identity = identity_of(config, space, items, packs)
     if config.out.exists():
         found = load_landscape(config.out)
-        _refuse_other(config.out, found.header["identity"], identity)
+        refuse_other(config.out, found.header["identity"], identity)
         print(f"{config.out}: already complete, {found.loss.shape[0]} harnesses")
         return found
     folder = config.out.with_name(config.out.name + ".partial")
@@ -348,11 +348,11 @@ def _open_partial(folder: Path, identity: dict[str, Any], shard: int) -> int:
         jsonfile.write_json(state, {"identity": identity, "shard": shard})
         return shard
     begun = jsonfile.read_json(state)
-    _refuse_other(folder, begun["identity"], identity)
+    refuse_other(folder, begun["identity"], identity)
     return int(begun["shard"])
 
 
-def _refuse_other(path: Path, begun: dict[str, Any], asked: dict[str, Any]) -> None:
+def refuse_other(path: Path, begun: dict[str, Any], asked: dict[str, Any]) -> None:
     names = sorted(begun.keys() | asked.keys())
     differ = [name for name in names if begun.get(name) != asked.get(name)]
     if differ:

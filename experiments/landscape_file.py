@@ -121,15 +121,20 @@ class Landscape:
         return self.loss.mean(axis=1, dtype=np.float64)
 
     @cached_property
-    def table(self) -> Table:
-        """For ``table_losses``."""
+    def index(self) -> np.ndarray:
+        """As ``Table.index``, on the host."""
         families = self.families
         pool = families["exemplars"].n
         index = np.full(
             (families["template"].n, *(pool,) * self.shots.shape[1]), -1, np.int32
         )
         index[(self.template, *self.shots.T)] = np.arange(len(self.template))
-        return Table(jnp.asarray(self.loss), jnp.asarray(index))
+        return index
+
+    @property
+    def table(self) -> Table:
+        """For ``table_losses``; put on the device at every call (in jit: constants)."""
+        return Table(jnp.asarray(self.loss), jnp.asarray(self.index))
 
     def losses(
         self,
@@ -147,8 +152,8 @@ class Landscape:
 
     def mean_loss(self, template: Any, shots: Any) -> np.ndarray:
         """Mean loss over all items, float64 ``[...]``; NaN for a repeated exemplar."""
-        index = np.asarray(self.table.index)
-        at = index[(np.asarray(template), *np.moveaxis(np.asarray(shots), -1, 0))]
+        parts = (np.asarray(template), *np.moveaxis(np.asarray(shots), -1, 0))
+        at = self.index[parts]
         return np.where(at >= 0, self.mean_losses[at], np.nan)
 
     def regret(self, template: Any, shots: Any) -> np.ndarray:
@@ -309,7 +314,7 @@ def _check(path: Path, landscape: Landscape) -> None:
             f"{path}: a lookup table of {template.n * shots.n**shots.k} cells; use a "
             f"smaller pool or k (at most {_MOST_CELLS})"
         )
-    if (np.asarray(landscape.table.index) >= 0).sum() != num:
+    if (landscape.index >= 0).sum() != num:
         raise RunError(f"{path}: some harnesses are missing; make the landscape again")
     if not np.isfinite(landscape.loss).all():
         raise RunError(f"{path}: losses are not all finite; make the landscape again")
