@@ -13,23 +13,24 @@ from experiments.microscope.variants import Variant
 
 SWEEP_TAUS = (0.1, 0.2, 0.5, 1.0, 2.0)
 SWEEP_SCALES = (0.0, 0.5, 1.0, 2.0, 4.0)
+_SWEPT = ("relative_bias", "bias_floor", "relative_variance", "cosine", "descent")
 
 
 @dataclass(frozen=True)
 class Sizes:
     """How much is measured; the quick run has smaller ones."""
 
-    instances: int = 5
+    instances: int = 4
     """random instances of each problem"""
     chains: int = 16
     """independent runs of each instance, in measuring and in learning"""
-    warmup: int = 100
+    warmup: int = 64
     """steps at the same logits before a gradient is measured: windows fill"""
-    measured: int = 1000
+    measured: int = 600
     """steps measured per chain, after the warm-up"""
-    swept: int = 200
+    swept: int = 60
     """the same, at each temperature and each scale of the logits"""
-    learned: int = 600
+    learned: int = 500
     """steps of learning, from logits 0"""
     learning_rate: float = 0.1
     """of Adam"""
@@ -38,7 +39,7 @@ class Sizes:
 def measure_cell(
     programs: Programs, variant: Variant, problem: Problem, sizes: Sizes, seed: int
 ) -> dict[str, Any]:
-    """Row of results: gradients, learning, and sweeps.
+    """Row of results: gradients, learning, and, at default options, the sweeps.
 
     Raises:
       ValueError: the estimator cannot be built for this problem.
@@ -79,18 +80,23 @@ def measure_cell(
     row["warmup_evaluations"] = sizes.warmup * evaluations
     row["wall_us_per_step"] = seconds * 1e6
     row |= _learned(programs, variant, problem, sizes, seed + 1, evaluations)
-    row["by_scale"] = []
+    row["by_scale"], row["by_tau"] = [], []
+    if not variant.default:
+        return row
+    main = {name: row[name] for name in _SWEPT}
     for scale in SWEEP_SCALES:
         logits = scale * problem.logits
-        found, _ = measured(logits, sizes.swept, seed=seed + 2)
-        facts = programs.facts(problem, logits)
-        relative = float(np.median(facts.entropy)) / np.log(family.num_outcomes)
-        row["by_scale"].append({"scale": scale, "entropy": relative} | _short(found))
-    row["by_tau"] = []
-    if variant.default and variant.tau is not None:
-        for tau in SWEEP_TAUS:
+        found = main
+        if scale != 1:
+            found, _ = measured(logits, sizes.swept, seed=seed + 2)
+        entropy = float(np.median(programs.facts(problem, logits).entropy))
+        entropy /= float(np.log(family.num_outcomes))
+        row["by_scale"].append({"scale": scale, "entropy": entropy} | _short(found))
+    for tau in SWEEP_TAUS if variant.tau is not None else ():
+        found = main
+        if tau != variant.tau:
             found, _ = measured(problem.logits, sizes.swept, seed=seed + 3, tau=tau)
-            row["by_tau"].append({"tau": tau} | _short(found))
+        row["by_tau"].append({"tau": tau} | _short(found))
     return row
 
 
@@ -152,5 +158,4 @@ def _learned(
 
 
 def _short(found: dict[str, float]) -> dict[str, float]:
-    names = ("relative_bias", "bias_floor", "relative_variance", "cosine", "descent")
-    return {name: found[name] for name in names}
+    return {name: found[name] for name in _SWEPT}

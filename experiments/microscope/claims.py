@@ -151,20 +151,28 @@ def _deployed(cells: Sequence[Row]) -> list[str]:
 
 
 def _temperature(cells: Sequence[Row]) -> list[str]:
-    sentences = []
+    """One sentence for each estimator, over the problems where it was cooled."""
+    ratios: dict[str, dict[str, float]] = {}
+    ends: dict[str, tuple[float, float]] = {}
     for row in cells:
-        ends = [
-            one for one in row.get("by_tau", ()) if one["relative_variance"] is not None
-        ]
-        if len(ends) < 2 or not min(one["relative_variance"] for one in ends):
+        swept = row.get("by_tau") or []
+        swept = [one for one in swept if one["relative_variance"]]
+        if len(swept) < 2:
             continue
-        cold, warm = ends[0], ends[-1]
+        cold, warm = swept[0], swept[-1]
         ratio = cold["relative_variance"] / warm["relative_variance"]
-        sentences.append(
-            f"{row['estimator']} on {row['problem']}: at tau {cold['tau']:g} the "
-            f"variance is {ratio:.2g} times that at tau {warm['tau']:g}, the bias "
-            f"{cold['relative_bias']:.2g} against {warm['relative_bias']:.2g}."
-        )
+        ratios.setdefault(row["estimator"], {})[row["problem"]] = ratio
+        ends[row["estimator"]] = (warm["tau"], cold["tau"])
+    sentences = []
+    for name, own in ratios.items():
+        least, most = min(own, key=own.get), max(own, key=own.get)
+        warm, cold = ends[name]
+        text = f"Cooled from tau {warm:g} to {cold:g}, {name} has {own[most]:.2g} times"
+        text += f" the variance on {most}"
+        if len(own) > 1:
+            text += f", the most of {_problems(len(own))}, and {own[least]:.2g} times"
+            text += f" on {least}, the least"
+        sentences.append(f"{text}.")
     return sentences
 
 

@@ -18,6 +18,7 @@ _OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
         {"samples": 4},
     ),
     "unordered_set": ({"samples": 4},),
+    "sum_and_sample": ({"samples": 4},),
     "linear_proxy": (
         {"residual": 0.0, "use_slope": False},
         {"residual": 1.0, "use_slope": False},
@@ -116,7 +117,8 @@ def _of_member(name: str, member: Any, quick: bool) -> list[Variant]:
             words = " ".join(f"{key}={_text(value)}" for key, value in extra.items())
             label = f"{name} {words}"
             found.append(Variant(label, name, base | extra, tau, False))
-    if tau is not None and not quick:
+    # the temperature of relax is that of its control variate: it biases nothing
+    if tau is not None and not quick and name != "relax":
         for other in TAUS:
             if other != tau:
                 label = f"{name} tau={other:g}"

@@ -145,7 +145,10 @@ def test_temperature_sentences_follow_the_sweep():
         for tau, variance in ((0.1, 8.0), (2.0, 2.0))
     ]
     said = " ".join(claims([row("g", by_tau=sweep)]))
-    assert "at tau 0.1 the variance is 4 times that at tau 2" in said
+    assert "Cooled from tau 2 to 0.1, g has 4 times the variance on toy." in said
+    less = [one | {"relative_variance": 2.0} for one in sweep]
+    said = " ".join(claims([row("g", by_tau=sweep), row("g", "two", by_tau=less)]))
+    assert "4 times the variance on toy, the most of 2 problems, and 1 times on" in said
 
 
 def test_the_page_is_whole_and_loads_nothing():
