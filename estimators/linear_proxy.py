@@ -26,7 +26,7 @@ from estimators.rows import (
     sampled,
     score_term,
 )
-from estimators.window import Window, empty_window, fit, store
+from estimators.window import Window, empty_window, fit, rows_kept, store
 
 
 class LinearProxyState(NamedTuple):
@@ -40,7 +40,7 @@ def linear_proxy(
     family: Family,
     *,
     samples: int = 8,
-    window: int = 64,
+    window: int | None = None,
     ridge: float = 0.01,
     decay: float = 0.98,
     residual: float = 0.0,
@@ -75,7 +75,7 @@ def linear_proxy(
       family: any kind. A ranking too large for ``expectation.EXPECT_LIMIT`` takes the
         expectation of the fit from ``free_draws`` extra draws that no model sees.
       samples: rows per step, at least 2.
-      window: rows kept, a multiple of ``samples``.
+      window: rows kept, a multiple of ``samples``; None takes about 64.
       ridge: penalty per row, > 0.
       decay: weight of a row per step of age, in (0, 1].
       residual: share of the leave-one-out residual, in [0, 1].
@@ -87,11 +87,6 @@ def linear_proxy(
     """
     for ok, what in (
         (samples >= 2, f"{samples} samples; draw at least 2"),
-        (
-            window >= samples and window % max(samples, 1) == 0,
-            f"window {window} is not a multiple of {samples} samples; "
-            f"use {max(samples, 1) * max(1, round(window / max(samples, 1)))}",
-        ),
         (ridge > 0, f"ridge {ridge}; give one above 0"),
         (0 < decay <= 1, f"decay {decay}; give one in (0, 1]"),
         (0 <= residual <= 1, f"residual {residual}; give one in [0, 1]"),
@@ -99,6 +94,7 @@ def linear_proxy(
     ):
         if not ok:
             raise ValueError(f"estimator linear_proxy: {what}.")
+    window = rows_kept(window, samples, "linear_proxy")
     ranking = family.kind == "ranking"
     num_features = family.n * (family.k if ranking else 1)
 

@@ -21,6 +21,7 @@ from estimators.rows import (
     sampled,
     score_term,
 )
+from estimators.window import rows_kept
 
 
 class ProxyState(NamedTuple):
@@ -48,7 +49,7 @@ def proxy(
     family: Family,
     *,
     samples: int = 8,
-    window: int = 64,
+    window: int | None = None,
     residual: float = 1.0,
     inner_steps: int = 16,
     network: Network | None = None,
@@ -77,7 +78,7 @@ def proxy(
     Args:
       family: any kind.
       samples: rows per step, at least 2.
-      window: rows kept, a multiple of ``samples``.
+      window: rows kept, a multiple of ``samples``; None takes about 64.
       residual: share of the leave-one-out residual, in [0, 1].
       inner_steps: at least 1.
       network: default ``linear_and_tanh(32)``.
@@ -89,16 +90,13 @@ def proxy(
     """
     for ok, what in (
         (samples >= 2, f"{samples} samples; draw at least 2"),
-        (
-            window >= samples and window % max(samples, 1) == 0,
-            f"window {window} is not a multiple of {samples} samples",
-        ),
         (0 <= residual <= 1, f"residual {residual}; give one in [0, 1]"),
         (inner_steps >= 1, f"{inner_steps} inner steps; take at least 1"),
         (free_draws >= 2, f"{free_draws} free draws; use at least 2"),
     ):
         if not ok:
             raise ValueError(f"estimator proxy: {what}.")
+    window = rows_kept(window, samples, "proxy")
     network = network or linear_and_tanh()
     optimizer = optimizer or optax.adam(0.01)
     num_features = family.n * (family.k if family.kind == "ranking" else 1)

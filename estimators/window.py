@@ -57,6 +57,24 @@ class Fit(NamedTuple):
     rows: jax.Array
 
 
+def rows_kept(window: int | None, samples: int, name: str) -> int:
+    """How many rows a window keeps: as asked, or about 64.
+
+    Raises:
+      ValueError: ``window`` is not a multiple of ``samples``.
+    """
+    samples = max(samples, 1)
+    if window is None:
+        return max(samples, 64 // samples * samples)
+    if window < samples or window % samples:
+        near = samples * max(1, round(window / samples))
+        raise ValueError(
+            f"estimator {name}: window {window} is not a multiple of {samples} "
+            f"samples; use {near}."
+        )
+    return window
+
+
 def empty_window(window: int, features: int, pool: int, dtype: jnp.dtype) -> Window:
     """A window without rows."""
     return Window(
