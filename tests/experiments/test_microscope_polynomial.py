@@ -44,13 +44,14 @@ def test_leave_one_out_follows_the_exact_gradient(exact):
 
 
 def test_straight_through_stops_where_its_expectation_is_zero(exact):
-    found = polynomial.learn(BY_LABEL["straight_through tau 1"], CONFIG)
+    longer = PolynomialConfig(steps=400, record_every=50)
+    found = polynomial.learn(BY_LABEL["straight_through tau 1"], longer)
     for place, power in enumerate(POWERS):
         low, high = 0.45 ** (power - 1), 0.55 ** (power - 1)
         chance = low / (low + high)  # of the bit being 1
         stop = chance * 0.55**power + (1 - chance) * 0.45**power
         assert found[place, -1] == pytest.approx(stop, abs=1e-3)
-        assert exact[place, -1] < stop - 2e-3
+        assert exact[place, -1] < stop - 1e-3
 
 
 def test_every_row_names_its_reference_and_the_floors_are_known():

@@ -62,9 +62,9 @@ def test_an_excluded_exemplar_with_a_huge_score_does_no_harm(weights):
 
 
 def test_training_prompts_ask_what_they_say():
-    tokens, positions, mask, targets = jax.vmap(recall_model._prompt)(
-        jax.random.split(jax.random.key(0), 400)
-    )
+    prompts = jax.jit(jax.vmap(recall_model._prompt))
+    found = prompts(jax.random.split(jax.random.key(0), 400))
+    tokens, positions, mask, targets = map(np.asarray, found)
     queries = recall_model.QUERIES
     context = tokens.shape[1] - queries
     answered, right, total = 0, 0, 0
