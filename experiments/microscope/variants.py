@@ -26,6 +26,8 @@ _OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
     "proxy": ({"residual": 0.0},),
 }
 """Member -> options beside the default ones."""
+_DISTINCT = ("unordered_set",)
+"""Members whose rows are distinct: no more of them than outcomes."""
 _QUICK = (
     {"baseline": "none"},
     {"baseline": "group_normalised"},
@@ -81,6 +83,12 @@ def variants_of(
         for variant in _of_member(name, member, False):
             if quick and variant.label not in short | keep:
                 continue
+            fewest = family.num_outcomes
+            if name in _DISTINCT and variant.options["samples"] > fewest:
+                if not variant.default:
+                    continue
+                options = variant.options | {"samples": fewest}
+                variant = variant._replace(options=options)
             if keep and not keep & {variant.label, variant.name}:
                 continue
             if path or not _reads_weights(variant, family):

@@ -171,6 +171,13 @@ def test_members_that_read_weights_are_left_out_where_there_is_no_soft_loss():
     assert len(labels) == len(set(labels))
 
 
+def test_distinct_rows_are_no_more_than_the_outcomes():
+    few = variants_of(Family("categorical", 2), path=True, only=["unordered_set"])
+    assert [variant.options for variant in few] == [{"samples": 2}]
+    many = variants_of(Family("categorical", 8), path=True, only=["unordered_set"])
+    assert [variant.options["samples"] for variant in many] == [8, 4]
+
+
 def test_a_landscape_becomes_a_ranking_for_each_template(tmp_path):
     landscape = made_landscape()
     path = tmp_path / "landscape.npz"
