@@ -53,11 +53,11 @@ def gumbel_rao(
         draw_key, noise_key = jax.random.split(key)
         outcomes = sample_rows(draw_key, family, logits, mask, samples)
         shape = (samples, inner, family.n)
-        exponential = jax.random.exponential(noise_key, shape, logits.dtype)
+        gumbel = jax.random.gumbel(noise_key, shape, logits.dtype)
         every = jnp.arange(family.n)[:, None]
         log_prob = family.distribution(logits, mask).log_prob(every)
         index = jnp.broadcast_to(outcomes, (samples, inner))
-        return outcomes, perturbed_given(log_prob, index, exponential) - log_prob
+        return outcomes, perturbed_given(log_prob, index, gumbel) - log_prob
 
     def weights(
         logits: jax.Array,

@@ -5,6 +5,8 @@
 et al. 2017, appendix B),
 
     x_d = -log E_d,    x_i = -log(E_i / p_i + E_d)   for i != d
+
+Noise is passed as G = -log E: JAX draws it finite, while its exponentials can be 0.
 """
 
 import jax
@@ -12,7 +14,7 @@ import jax.numpy as jnp
 
 
 def perturbed_given(
-    log_prob: jax.Array, index: jax.Array, exponential: jax.Array
+    log_prob: jax.Array, index: jax.Array, gumbel: jax.Array
 ) -> jax.Array:
     """Perturbed log-probabilities whose largest entry is at ``index``.
 
@@ -22,14 +24,14 @@ def perturbed_given(
     Args:
       log_prob: float `[..., pool]`, normalised; excluded ones about -1e30.
       index: int32 `[...]`, the choice.
-      exponential: float `[..., pool]`, > 0, of rate 1.
+      gumbel: float `[..., pool]`, standard Gumbel noise.
 
     Returns:
       `[..., pool]`, broadcast.
     """
-    shape = jnp.broadcast_shapes(log_prob.shape, exponential.shape)
-    log_e = jnp.broadcast_to(jnp.log(exponential), shape)
-    chosen = jnp.take_along_axis(log_e, index[..., None], axis=-1)
+    shape = jnp.broadcast_shapes(log_prob.shape, gumbel.shape)
+    gumbel = jnp.broadcast_to(gumbel, shape)
+    largest = jnp.take_along_axis(gumbel, index[..., None], axis=-1)
     is_chosen = jnp.arange(shape[-1]) == index[..., None]
-    others = -jnp.logaddexp(log_e - log_prob, chosen)
-    return jnp.where(is_chosen, -chosen, others)
+    others = -jnp.logaddexp(-gumbel - log_prob, -largest)
+    return jnp.where(is_chosen, largest, others)

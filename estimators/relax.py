@@ -45,7 +45,7 @@ def relax(
     family: Family,
     *,
     samples: int = 8,
-    tau: float | optax.Schedule = 0.5,
+    tau: float | optax.Schedule = 1.0,
     network: Network | None = None,
     optimizer: optax.GradientTransformation | None = None,
 ) -> Estimator:
@@ -63,8 +63,10 @@ def relax(
 
     *Unbiased* for any network. Its parameters descend the squared length of each
     step's estimate, an unbiased estimate of the variance up to a constant, one
-    optimiser step per credit: expect tens of steps before it helps. Untrained it is
-    ``reinforce`` with leave-one-out.
+    optimiser step per credit. Untrained it is ``reinforce`` with leave-one-out, and on
+    a table of four candidates it stays near it (variance a tenth lower at tau 1 after
+    hundreds of steps, not at all at 0.2): a network of soft choices explains little of
+    what is left. ``proxy`` explains the hard choices and does far better.
 
     Evaluations per step: ``samples``. State: ``RelaxState``.
 
@@ -137,8 +139,7 @@ def relax(
         outcomes = sample_rows(row_key, family, logits, mask, samples)
         shape = (samples, num_decisions, num_options)
         dtype = at_least_float32(logits).dtype
-        noise = jax.random.exponential(noise_key, shape, dtype)
-        noise = jnp.maximum(noise, jnp.finfo(dtype).tiny)
+        noise = jax.random.gumbel(noise_key, shape, dtype)
         return rebuild(logits, sampled(family, outcomes, mask, noise), state)
 
     def rebuild(logits: jax.Array, draw: Draw, state: RelaxState) -> Draw:

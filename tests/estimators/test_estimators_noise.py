@@ -156,9 +156,9 @@ def test_relax_is_unbiased_for_a_pair_whatever_its_network():
         state = state._replace(params=params, scale=jnp.float64(0.8))
         mean, single = 0, []
         for pair in ((0, 0), (0, 1), (1, 0), (1, 1)):
-            noise = np.ones((len(nodes), 2, 1, 2))
+            noise = np.zeros((len(nodes), 2, 1, 2))
             for row, choice in enumerate(pair):
-                noise[:, row, 0, 1 - choice] = nodes / (1 - nodes)
+                noise[:, row, 0, 1 - choice] = np.log1p(-nodes) - np.log(nodes)
             outcomes = np.broadcast_to(np.array(pair)[:, None], (len(nodes), 2, 1))
             grads = pair_gradients(estimator, outcomes, noise, state)
             single.append(weight @ grads)
@@ -257,3 +257,21 @@ def test_soft_subset_differentiates_its_own_expected_loss(tau):
         gap, h = phi[0] - phi[1], 1e-5
         expected = (mean_loss(gap + h) - mean_loss(gap - h)) / (2 * h)
     np.testing.assert_allclose(mean, [expected, -expected], atol=1e-6)
+
+
+def test_the_rarest_noise_is_finite():
+    """Uniform draws of 0 come once in millions: their noise and slopes stay finite."""
+    log_prob = jax.nn.log_softmax(jnp.array([3.0, -20.0, 0.0]))
+    extremes = jnp.array([-4.5, 0.0, 17.0])  # of Gumbel noise in float32
+    noise = jnp.stack(jnp.meshgrid(extremes, extremes, extremes), -1).reshape(-1, 3)
+    for choice in range(3):
+        index = jnp.full((len(noise),), choice)
+        found, slope = jax.jvp(
+            lambda logp, index=index: perturbed_given(logp, index, noise),
+            (log_prob,),
+            (jnp.ones(3),),
+        )
+        assert np.all(np.isfinite(found)) and np.all(np.isfinite(slope))
+        assert np.all(found[:, choice] == found.max(-1))
+    drawn = jax.random.gumbel(jax.random.key(0), (2**20,), jnp.float32)
+    assert np.all(np.isfinite(drawn)) and drawn.min() > -4.6 and drawn.max() < 17
