@@ -21,7 +21,12 @@ from experiments.landscape import (
 from experiments.landscape_file import Landscape
 from experiments.landscape_problems import EXEMPLARS, TEMPLATE
 from metaharness.harness.packing import Packs
-from metaharness.harness.relaxed import PoolCache, SoftBatch, loss_and_slope
+from metaharness.harness.relaxed import (
+    PoolCache,
+    SoftBatch,
+    loss_and_slope,
+    measure_relaxed,
+)
 from metaharness.harness.space import Space
 from metaharness.model.load import Model
 from metaharness.stats import spearman
@@ -121,8 +126,18 @@ class Gate:
             jnp.arange(self.landscape.num_items), (len(at), self.landscape.num_items)
         )
         template = jnp.asarray(self.landscape.template[at])
-        loss, _ = self.evaluate(template, jnp.asarray(hot), items)
-        return spearman(np.asarray(loss), self.landscape.mean_losses[at])
+        with jax.default_matmul_precision(self.precision):
+            measured = _measure(
+                self.space.model.decoder,
+                self.cache,
+                self.space.table,
+                self.packs,
+                SoftBatch(jnp.zeros_like(template), template, items),
+                jnp.asarray(hot),
+                chunk=min(self.chunk, 4, len(template)),
+                implementation=self.space.implementation,
+            )
+        return spearman(np.asarray(measured.loss()), self.landscape.mean_losses[at])
 
     def _rows(self, template, weights, items):
         """``evaluate`` over leading axes ``[seed, row]``, items ``[seed, item]``."""
@@ -139,6 +154,7 @@ def make_gate(
     landscape: Landscape,
     *,
     chunk: int,
+    precision: str = "highest",
     data_dir: Path | None = None,
     model: Model | None = None,
     task: Task | None = None,
@@ -159,9 +175,9 @@ def make_gate(
         landscape.header["identity"],
         identity_of(config, space, items, packs),
     )
-    with jax.default_matmul_precision(config.precision):
+    with jax.default_matmul_precision(precision):
         cache = jax.block_until_ready(space.encode_pool())
-    return Gate(space, packs, cache, landscape, chunk, config.precision)
+    return Gate(space, packs, cache, landscape, chunk, precision)
 
 
 def _to_places(slope: jax.Array, like: jax.Array) -> jax.Array:
@@ -184,4 +200,5 @@ def _evaluate_unjitted(
     return loss, slope
 
 
+_measure = jax.jit(measure_relaxed, static_argnames=("chunk", "implementation"))
 _evaluate = jax.jit(_evaluate_unjitted, static_argnames=("chunk", "implementation"))

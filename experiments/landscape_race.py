@@ -39,6 +39,7 @@ from experiments.landscape_page import write_report
 from experiments.landscape_problems import (
     PATH,
     PROBLEMS,
+    SLOPE,
     VALUES,
     Entry,
     Problem,
@@ -65,6 +66,10 @@ class RaceConfig:
     out: Path = Path("runs/race")
     seeds: int = 20
     problems: tuple[str, ...] = PROBLEMS
+    needs: tuple[str, ...] = (VALUES, SLOPE, PATH)
+    """members that need these: values, slope, path; without values no searches"""
+    results: tuple[Path, ...] = ()
+    """results.json of earlier races on this landscape, whose rows join the report"""
     evaluations: int = 128
     """a step may cost at most this many"""
     samples: int = 16
@@ -77,13 +82,15 @@ class RaceConfig:
     """standard deviations of the logits at which gradients are estimated"""
     steps: int = 100
     """of a learning run"""
-    learning_rates: tuple[float, ...] = (0.1, 0.3, 1.0)
+    learning_rates: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0)
     gate: bool = False
     """also members that read the relaxed objective (real model)"""
     gate_chunk: int = 0
-    """rows run at once through the gate; 0: 2 on a CPU, 16 elsewhere"""
-    gate_steps: int = 0
-    """steps of learning runs through the gate; 0: as ``steps``"""
+    """rows run at once through the gate; 0: 2 on a CPU, 32 elsewhere"""
+    gate_precision: str = "default"
+    """of the gate's float32 matrix products: "highest", or "default" (TF32 on GPUs)"""
+    gate_steps: int = 25
+    """steps of learning runs through the gate, at most; 0: as ``steps``"""
     gate_paths_learn: bool = False
     """learning runs of members with a path too (a long job)"""
     data_dir: Path | None = None
@@ -94,6 +101,17 @@ class RaceConfig:
         for name in ("seeds", "evaluations", "samples", "repeats", "steps"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}: expected at least 1")
+        if self.gate_precision not in ("highest", "default"):
+            raise InputError(
+                "gate_precision: expected highest or default, got "
+                f"{self.gate_precision!r}"
+            )
+        unknown = set(self.needs) - {VALUES, SLOPE, PATH}
+        if unknown:
+            raise InputError(
+                f"needs: expected some of {VALUES}, {SLOPE}, {PATH}, got "
+                f"{', '.join(sorted(unknown))}"
+            )
         unknown = set(self.problems) - set(PROBLEMS)
         if unknown:
             raise InputError(
@@ -116,9 +134,14 @@ def main(
     gate = None
     result = _start(config, landscape)
     if config.gate:
-        chunk = config.gate_chunk or (2 if jax.default_backend() == "cpu" else 16)
+        chunk = config.gate_chunk or (2 if jax.default_backend() == "cpu" else 32)
         gate = make_gate(
-            landscape, chunk=chunk, data_dir=config.data_dir, model=model, task=task
+            landscape,
+            chunk=chunk,
+            precision=config.gate_precision,
+            data_dir=config.data_dir,
+            model=model,
+            task=task,
         )
         num = min(256, len(landscape.template))
         result["gate"] = {"spearman": gate.agreement(num, 0), "harnesses": num}
@@ -133,6 +156,7 @@ def main(
             samples=config.samples,
             past_steps=config.past_steps,
         )
+        if entry.needs in config.needs
     ]
     searches = baselines(
         landscape.num_items,
@@ -142,6 +166,10 @@ def main(
     def save():
         result["wall_s"] = time.monotonic() - started
         jsonfile.write_json(config.out / "results.json", result)
+
+    if VALUES not in config.needs:
+        searches = {}
+    _join(config, landscape, result)
 
     with Progress("race", total=len(field) + len(searches)) as bar:
         for number, entry in enumerate(field):
@@ -198,6 +226,24 @@ def _start(config: RaceConfig, landscape: Landscape) -> dict[str, Any]:
         "left_out": [],
         "rows": [],
     }
+
+
+def _join(config: RaceConfig, landscape: Landscape, result: dict[str, Any]) -> None:
+    """Rows of earlier races, first; their left-out members only where none has run."""
+    digest = landscape.header["sha256"]["losses"]
+    for path in config.results:
+        earlier = jsonfile.read_json(path)
+        if earlier["provenance"]["data"]["landscape"] != digest:
+            raise InputError(f"{path}: a race on another landscape")
+        result["rows"] += earlier["rows"]
+        result["left_out"] += earlier["left_out"]
+        result["gate"] = result["gate"] or earlier["gate"]
+    ran = {(row["problem"], row["estimator"]) for row in result["rows"]}
+    result["left_out"] = [
+        row
+        for row in result["left_out"]
+        if (row["problem"], row["estimator"]) not in ran
+    ]
 
 
 def _harness(landscape: Landscape, at: int) -> dict[str, Any]:
