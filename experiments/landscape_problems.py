@@ -154,7 +154,18 @@ def entries(
                 options = {"samples": samples} | options
             if "window" in member.options:
                 options |= {"window": samples * (1 + past_steps)}
-            out.append(_entry(problem, name, label, options, evaluations))
+            entry = _entry(problem, name, label, options, evaluations)
+            if entry.refused and "samples" in options:
+                # a draw without replacement takes few rows, and all of them together
+                if problem.kind == "whole":
+                    fewer, how = samples // 2, "stratified"
+                else:
+                    fewer = max(samples // problem.families[TEMPLATE].n, 1)
+                    how = "crossed"
+                options = options | {"samples": fewer}
+                again = _entry(problem, name, label, options, evaluations, how)
+                entry = entry if again.refused else again
+            out.append(entry)
     if past_steps:  # what all of a fit's evaluations would give without one
         times = 1 + past_steps
         all_at_once = _entry(
@@ -181,7 +192,12 @@ def _variants(name: str, options: tuple[str, ...]) -> Iterator[tuple[str, dict]]
 
 
 def _entry(
-    problem: Problem, name: str, label: str, options: dict, evaluations: int
+    problem: Problem,
+    name: str,
+    label: str,
+    options: dict,
+    evaluations: int,
+    enumeration: str = "stratified",
 ) -> Entry:
     family = problem.learned
     empty = Entry(label, problem, VALUES, 0, 0, 0, None)
@@ -196,6 +212,7 @@ def _entry(
                     TEMPLATE: (template, es.exact(template)),
                     EXEMPLARS: (family, estimator),
                 },
+                enumeration=enumeration,
                 allow_soft_reward=True,
             )
     except ValueError as error:
