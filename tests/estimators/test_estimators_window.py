@@ -1,6 +1,9 @@
 """The replay window and its ridge fit, and the linear proxy built on them."""
 
 import functools
+import os
+import pathlib
+import subprocess
 import sys
 
 import jax
@@ -237,3 +240,37 @@ def test_a_large_ranking_takes_the_fit_from_free_draws(monkeypatch):
 def test_settings_of_the_proxy_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         es.linear_proxy(FAMILY, **options)
+
+
+MANY_RUNS = """
+import jax, jax.numpy as jnp, estimators as es
+family = es.Family("ranking", 24, 2)
+estimator = es.linear_proxy(family, samples=16, use_slope=False, window=80)
+table = jax.random.normal(jax.random.key(0), (24, 24))
+run = es.value_and_grad(
+    estimator, lambda draw, _: table[draw.outcomes[:, 0], draw.outcomes[:, 1]]
+)
+@jax.jit
+def step(keys, number, logits, state):
+    def one(key, logits, state):
+        return run(jax.random.fold_in(key, number), logits, state).state
+    return jax.vmap(one)(keys, logits, state)
+keys, logits = jax.random.split(jax.random.key(1), 40), jnp.zeros((40, 24))
+state = jax.vmap(estimator.init)(keys, logits)
+for number in range(60):
+    state = jax.block_until_ready(step(keys, number, logits, state))
+print(int(state.step[0]))
+"""
+
+
+def test_many_runs_side_by_side_come_to_an_end():
+    """Three factorisations in one program hung JAX 0.10 on two cores within steps."""
+    done = subprocess.run(
+        [sys.executable, "-c", MANY_RUNS],
+        cwd=pathlib.Path(__file__).parents[2],
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.stdout.strip() == "60", done.stderr
