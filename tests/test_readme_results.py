@@ -74,6 +74,81 @@ def test_estimator_columns(task: str) -> None:
         assert number(cell) == pytest.approx(rows[name]["cosine"]["value"], abs=0.0051)
 
 
+RACE = "experiments/results/landscape_race-h200.json"
+
+
+@pytest.mark.parametrize(
+    "label, name",
+    [
+        ("`proxy`, plugged in", "proxy"),
+        ("`linear_proxy` with slope (default)", "linear_proxy + slope"),
+        ("`linear_proxy` without slope", "linear_proxy"),
+        ("`perturbed_marginals`", "perturbed_marginals"),
+        ("`linear_proxy`, unbiased", "linear_proxy unbiased"),
+        ("`proxy`, unbiased", "proxy unbiased"),
+        ("`reinforce`, leave-one-out", "reinforce"),
+        ("`relax`", "relax"),
+        ("`simple`", "simple"),
+        ("`imle`", "imle"),
+    ],
+)
+def test_cosines_on_a_real_landscape(label: str, name: str) -> None:
+    found = {
+        line["estimator"]: line
+        for line in stored(RACE)["rows"]
+        if (line["kind"], line["problem"], line.get("scale"))
+        == ("gradient", "subset", 0)
+    }
+    cosine = found[name]["metrics"]["cosine_exemplars"]
+    cell, needs = row(label)
+    assert number(cell) == pytest.approx(cosine["mean"], abs=0.0051)
+    assert cosine["high"] - cosine["low"] < 0.08
+    assert len(found[name]["seeds"]["cosine"]) == 20
+    past = found[name]["past_evaluations"]
+    assert f"{past} older" in needs or "proxy" not in name
+
+
+@pytest.mark.parametrize(
+    "label, name",
+    [
+        ("successive halving", "successive halving from 4 items"),
+        ("TPE (optuna), 32 items", "TPE, 32 items"),
+        ("random search, 64 items", "random search, 64 items"),
+        ("`relax`, ordered pairs", "relax"),
+        ("`proxy`, ordered pairs", "proxy"),
+        ("`linear_proxy`, ordered pairs", "linear_proxy"),
+        ("`linear_proxy` with slope, ordered pairs", "linear_proxy + slope"),
+    ],
+)
+def test_regret_on_a_real_landscape(label: str, name: str) -> None:
+    found = next(
+        line
+        for line in stored(RACE)["rows"]
+        if line["kind"] == "regret"
+        and line["problem"] in ("ranking", "search")
+        and line["estimator"] == name
+    )
+    curve = dict(zip(found["evaluations"], found["metrics"]["curve"], strict=True))
+    for cost, cell in zip((800, 3200, 12800), row(label), strict=True):
+        if cost in curve:
+            assert number(cell) == pytest.approx(curve[cost]["mean"], abs=0.0006)
+        else:
+            assert cell == "not run"
+
+
+def test_searches_win_the_race_at_its_end() -> None:
+    lines = [line for line in stored(RACE)["rows"] if line["kind"] == "regret"]
+    last = {
+        search: min(
+            line["metrics"]["regret"]["mean"]
+            for line in lines
+            if (line["problem"] == "search") == search
+        )
+        for search in (True, False)
+    }
+    assert last[True] < last[False]
+
+
 def test_speed_rows() -> None:
     found = stored("benchmarks/results/speed-h200.json")["results"]
     peer, ours, ratio = row("forward, 32 × 256 tokens")
