@@ -7,7 +7,7 @@ import numpy as np
 
 from estimators.masking import EXCLUDED, check_comparable, check_outcomes, masked_logits
 from estimators.outcomes import combinations
-from estimators.symmetric import log_marginals, log_take, log_total
+from estimators.symmetric import log_marginals, log_take, log_total, turns_at_once
 
 
 class Subset(distrax.Distribution):
@@ -54,7 +54,10 @@ class Subset(distrax.Distribution):
         shape = (self._logits.shape[-1], n, *self.batch_shape)
         noise = jax.random.uniform(key, shape, self._logits.dtype)
         start = jnp.full((n, *self.batch_shape), self._k, jnp.int32)
-        _, taken = jax.lax.scan(_visit, start, (logp, noise), reverse=True)
+        unroll = turns_at_once(self._logits.shape[-1])
+        _, taken = jax.lax.scan(
+            _visit, start, (logp, noise), reverse=True, unroll=unroll
+        )
         order = jnp.argsort(~jnp.moveaxis(taken, 0, -1), axis=-1, stable=True)
         return order[..., : self._k].astype(jnp.int32)
 
