@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 EXTRAS ?= embedded,test
+# Test processes; each file's tests run in one of them. 0 runs all in this one.
+WORKERS ?= 2
+SPREAD := $(if $(filter-out 0,$(WORKERS)),-n $(WORKERS) --dist loadfile)
 
 .PHONY: setup train test test-slow lint readme clean
 
@@ -44,7 +47,7 @@ train: setup
 	$(BIN)/metaharness train
 
 test: setup
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -m "not slow" $(SPREAD)
 
 # Status 5 means that no test is marked slow.
 test-slow: setup

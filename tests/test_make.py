@@ -47,7 +47,12 @@ def run(project, *command):
         capture_output=True,
         text=True,
         timeout=120,
-        env=os.environ | {"PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        env=os.environ
+        | {
+            "PYTEST_ADDOPTS": "",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "WORKERS": "0",
+        },
     )
 
 
