@@ -7,6 +7,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from markupsafe import Markup
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 import metaharness.runlog.figure as figure
 from metaharness.runlog import formats, jsonfile
@@ -310,6 +311,9 @@ def _regret_figure(rows: Sequence[dict], searches: Sequence[dict], problem: str)
         titles[gid] = f"{row['estimator']}: {_interval(row['metrics']['regret'])}"
         legend.append((variable, row["estimator"]))
     axes.set_xscale("log")
+    # matplotlib's own powers of ten are mathematics, which an SVG of text cannot show
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(bottom=0)
     axes.set_xlabel("evaluations", color=figure.colour("muted"), loc="right")
     label = f"Regret against cost, {PROBLEM_WORDS[problem]}. At the end: " + "; ".join(

@@ -1,5 +1,6 @@
 """The race against numbers by hand, on a landscape whose optimum is known."""
 
+import dataclasses
 import itertools
 import json
 import sys
@@ -275,6 +276,7 @@ def test_a_race_writes_rows_reports_and_what_was_left_out(raced, landscape):
     assert "run with --gate" in why["linear_proxy + slope"]
     page, text = (out / "report.html").read_text(), (out / "report.md").read_text()
     assert page.count("<svg") == 2 and "Left out" in text
+    assert "mathdefault" not in page
     best = landscape.header["exemplars"][landscape.shots[landscape.best][0]]["uid"]
     assert best in text
 
@@ -306,9 +308,35 @@ def test_the_report_says_who_won(raced):
     assert "no clear winner" in told([0.1, 0.9, 0.5], [0.5, 0.1, 0.9])
 
 
+def test_rows_of_an_earlier_race_join_the_report(raced, landscape, tmp_path):
+    out, stored, _ = raced
+    config = RaceConfig(
+        out.parent / "made.npz",
+        out=tmp_path / "joined",
+        seeds=3,
+        problems=("ranking",),
+        needs=("slope",),
+        evaluations=24,
+        samples=4,
+        results=(out / "results.json",),
+    )
+    joined = main(config)
+    assert json.loads(json.dumps(joined["rows"])) == stored["rows"]
+    missing = {row["estimator"] for row in joined["left_out"]}
+    assert "linear_proxy + slope" in missing and "linear_proxy" not in missing
+    assert "reinforce" in (tmp_path / "joined/report.md").read_text()
+    other = json.loads((out / "results.json").read_text())
+    other["provenance"]["data"]["landscape"] = "another"
+    (tmp_path / "other.json").write_text(json.dumps(other))
+    with pytest.raises(InputError, match="a race on another landscape"):
+        main(dataclasses.replace(config, results=(tmp_path / "other.json",)))
+
+
 def test_wrong_settings_are_refused(tmp_path):
     with pytest.raises(InputError, match="problems: expected some of ranking"):
         RaceConfig(tmp_path / "x", problems=("trees",))
+    with pytest.raises(InputError, match="needs: expected some of values"):
+        RaceConfig(tmp_path / "x", needs=("luck",))
     with pytest.raises(InputError, match="seeds"):
         RaceConfig(tmp_path / "x", seeds=0)
 
