@@ -6,6 +6,8 @@ biases on q, k, v (Qwen2) or RMS norms on q and k (Qwen3). Layers are stacked an
 scanned, so compile time does not grow with depth.
 """
 
+import zlib
+
 import jax
 import jax.numpy as jnp
 from einops import rearrange
@@ -84,7 +86,13 @@ class Decoder(nnx.Module):
         return cls(config, arrays)
 
     def to_arrays(self) -> dict[str, jax.Array]:
-        """The inverse of ``from_arrays``."""
+        """The inverse of ``from_arrays``.
+
+        Raises:
+            ValueError: the decoder carries an adapter; merge it first.
+        """
+        if any("_lora_" in name for name in self.layers.arrays()):
+            raise ValueError("decoder: carries an adapter; use lora.merge_lora first.")
         shapes = decoder_shapes(self.config)
         out = {"embed": self.embedding[...], "final_norm": self.final_norm[...]}
         if self.lm_head is not None:
@@ -208,10 +216,11 @@ def run_decoder(
         x = attend(
             query, keys, values, mask, shared, weights, implementation=implementation
         )
-        hidden = hidden + rearrange(x, "g r t h d -> g r t (h d)") @ layer["o_proj"]
+        x = rearrange(x, "g r t h d -> g r t (h d)")
+        hidden = hidden + _linear(x, layer, "o_proj", c)
         x = _rms_norm(hidden, layer["post_norm"], c.rms_eps)
-        gate, up = jnp.split(x @ layer["gate_up_proj"], 2, axis=-1)
-        hidden = hidden + (jax.nn.silu(gate) * up) @ layer["down_proj"]
+        gate, up = jnp.split(_linear(x, layer, "gate_up_proj", c), 2, axis=-1)
+        hidden = hidden + _linear(jax.nn.silu(gate) * up, layer, "down_proj", c)
         return hidden, (keys, values)
 
     if cache is None:
@@ -278,9 +287,43 @@ def decoder_logits(
     return vocabulary_logits(decoder, hidden[0])
 
 
+def _linear(
+    x: jax.Array, layer: dict[str, jax.Array], name: str, config: DecoderConfig
+) -> jax.Array:
+    """``x @ weight``, and the low-rank update of each part that the layer carries.
+
+    See ``lora.with_lora``, which puts pairs (and, for dropout, a key and a rate) into
+    the layers.
+    """
+    out = x @ layer[name]
+    parts = FUSED.get(name, (name,))
+    if not any(lora_name(part, "a") in layer for part in parts):
+        return out
+    shapes, updates = decoder_shapes(config), []
+    for part in parts:
+        if lora_name(part, "a") not in layer:
+            width = shapes[f"layers.{part}"][-1]
+            updates.append(jnp.zeros((*x.shape[:-1], width), x.dtype))
+            continue
+        read = x
+        if "lora_key" in layer:
+            key = jax.random.fold_in(layer["lora_key"], zlib.crc32(part.encode()))
+            keep = 1 - layer["lora_dropout"]
+            kept = jax.random.bernoulli(key, keep, x.shape)
+            read = jnp.where(kept, x / keep.astype(x.dtype), 0)
+        low = read @ layer[lora_name(part, "a")]
+        updates.append(low @ layer[lora_name(part, "b")])
+    return out + jnp.concatenate(updates, axis=-1)
+
+
+def lora_name(part: str, which: str) -> str:
+    """Name of a layer's low-rank array, ``which`` "a" or "b"."""
+    return f"{part}_lora_{which}"
+
+
 def _project_qkv(x, layer, config, rotation):
     c = config
-    heads = x @ layer["qkv_proj"]
+    heads = _linear(x, layer, "qkv_proj", c)
     if "qkv_bias" in layer:
         heads = heads + layer["qkv_bias"]
     heads = rearrange(heads, "g r t (h d) -> g r t h d", d=c.head_dim)
