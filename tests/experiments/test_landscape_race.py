@@ -16,7 +16,8 @@ from experiments import landscape_baselines as searches
 from experiments.landscape_file import save_landscape
 from experiments.landscape_page import findings_of
 from experiments.landscape_problems import Entry, Problem, entries
-from experiments.landscape_race import RaceConfig, main, quality
+from experiments.landscape_race import RaceConfig, main
+from experiments.landscape_rows import quality
 from experiments.landscape_steps import estimate, learn, make_stepper
 from metaharness.errors import InputError
 
