@@ -1,10 +1,12 @@
 """One cell of the comparison: one estimator on one problem, everything measured."""
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from estimators.interface import PATH
 from experiments.microscope import polynomial
 from experiments.microscope.chains import RECORDS, Programs
 from experiments.microscope.metrics import gradient_metrics, learning_metrics
@@ -34,6 +36,18 @@ class Sizes:
     """steps of learning, from logits 0"""
     learning_rate: float = 0.1
     """of Adam"""
+    costly_share: float = 0.125
+    """share of all these steps where every row is a pass through a model and back"""
+
+    def cheaper(self) -> "Sizes":
+        """Sizes for such rows. They have no past: no warm-up."""
+        steps = {
+            name: max(int(getattr(self, name) * self.costly_share), 2)
+            for name in ("measured", "swept")
+        }
+        records = int(2 * self.learned * self.costly_share) // RECORDS
+        learned = max(records, 1) * RECORDS  # a whole number of steps a record
+        return dataclasses.replace(self, warmup=0, learned=learned, **steps)
 
 
 def measure_cell(
@@ -47,6 +61,8 @@ def measure_cell(
     family = problem.family
     spec = variant.build(family).spec
     evaluations = spec.evaluations(family.n, family.k)
+    if problem.costly and PATH in spec.needs:
+        sizes = sizes.cheaper()
     row: dict[str, Any] = {
         "estimator": variant.label,
         "problem": problem.name,

@@ -35,6 +35,8 @@ class Problem(NamedTuple):
       soft: (params of one instance, weights `[..., (k,) pool]`) -> loss `[...]`, or
         None where a loss at soft weights is not known.
       params: pytree with a leading instance axis.
+      costly: whether ``soft`` runs a model: members that differentiate it are measured
+        over fewer steps.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Problem(NamedTuple):
     logits: np.ndarray
     soft: Callable[[Any, jax.Array], jax.Array] | None = None
     params: Any = None
+    costly: bool = False
 
 
 class Toy(NamedTuple):

@@ -74,6 +74,7 @@ def problem(
         rng.normal(size=(instances, POOL)).astype(np.float32),
         soft,
         stacked,
+        costly=True,
     )
 
 

@@ -109,3 +109,11 @@ def test_a_stop_keeps_what_is_done_and_a_failure_is_a_row(
 def test_unknown_names_are_refused(config, changes, message):
     with pytest.raises(ValueError, match=message):
         compare(dataclasses.replace(config, **changes), quiet=True)
+
+
+def test_slopes_through_a_model_are_measured_over_fewer_steps():
+    sizes = cells.Sizes().cheaper()
+    assert (sizes.warmup, sizes.measured, sizes.swept) == (0, 75, 7)
+    assert sizes.learned == 100 and cells.Sizes().learned == 500
+    assert sizes.chains == cells.Sizes().chains
+    assert cells.Sizes(learned=10).cheaper().learned % cells.RECORDS == 0
