@@ -8,12 +8,17 @@ import pytest
 SHARED = Path(__file__).parents[2].parent / "shared/data"
 
 
-@pytest.fixture(autouse=True, scope="session")
-def cache(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cache")
+@pytest.fixture(scope="session")
+def cache_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(cache_folder):
+    """Set for these files only: others look for the embedded model in the user's."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("METAHARNESS_CACHE", str(folder))
-        yield folder
+        patch.setenv("METAHARNESS_CACHE", str(cache_folder))
+        yield cache_folder
 
 
 @pytest.fixture
