@@ -167,3 +167,22 @@ def test_speed_rows() -> None:
     gradient = found["pool_gradient"]
     label = f"gradient to a pool of 48 exemplars ({gradient['keys']:,} keys)"
     assert number(row(label)[1]) == pytest.approx(gradient["ours_ms"], abs=0.5)
+
+
+def test_cost_of_an_estimator() -> None:
+    text = " ".join(README.split())
+    shares = {
+        device: [
+            (line["family"], line["share"])
+            for line in stored(f"benchmarks/results/estimator-cost-{device}.json")[
+                "rows"
+            ]
+        ]
+        for device in ("cpu", "h200")
+    }
+    assert max(share for _, share in shares["cpu"]) < 0.002
+    below = sum(share < 0.02 for _, share in shares["h200"])
+    assert f"there {below} of {len(shares['h200'])} members and families" in text
+    worst = max(share for family, share in shares["h200"] if family == "subset")
+    assert f"subsets take up to {100 * worst:.0f}%" in text
+    assert worst == max(share for _, share in shares["h200"])
