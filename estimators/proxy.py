@@ -61,9 +61,9 @@ def proxy(
     h is a network of the choice vector (k-hot; ranking: one one-hot per place, flat),
     fitted to the losses of the last ``window`` rows by ``inner_steps`` optimiser steps
     per credit on the squared error about the means of the steps, in units of their
-    spread. E[h] is enumerated, or
-    taken from free draws that no model sees (``expectation``). As control variate:
-    Grathwohl et al. 2018 and Gu et al. 2016 (MuProp), with a network fitted to values.
+    spread. E[h] is enumerated, or taken from free draws that no model sees
+    (``expectation``). As control variate: Grathwohl et al. 2018 and Gu et al. 2016
+    (MuProp), with a network fitted to values.
 
     residual 1 (default): unbiased, because h then comes from past steps only.
     residual 0: plug-in, *biased* by the fit; this step's rows enter the fit.

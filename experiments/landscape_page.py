@@ -82,7 +82,7 @@ def _closest(own: Sequence[dict], problem: str, scale: float) -> str:
     slot = " of the exemplar slot" if metric != "cosine" else ""
     text = (
         f"{PROBLEM_WORDS[problem].capitalize()}, logits of scale {scale:g}: highest "
-        f"mean cosine to the exact gradient{slot} {_label(best)}, "
+        f"mean cosine to the exact gradient{slot} {best['estimator']}, "
         f"{_interval(best['metrics'][metric])}"
     )
     if len(ranked) == 1:
@@ -91,7 +91,7 @@ def _closest(own: Sequence[dict], problem: str, scale: float) -> str:
     gap = _difference(best["seeds"][metric], second["seeds"][metric])
     verdict = "clear of zero" if gap.low > 0 else "not clear of zero"
     return (
-        f"{text}; next {_label(second)}, {_interval(second['metrics'][metric])} "
+        f"{text}; next {second['estimator']}, {_interval(second['metrics'][metric])} "
         f"(difference {_interval(gap._asdict())}, {verdict})."
     )
 
@@ -119,7 +119,7 @@ def _winners(learners: Sequence[dict], searches: Sequence[dict]) -> list[str]:
             verdict = "no clear winner"
         words.append(
             f"At {cost:,} evaluations: lowest mean regret of the learners "
-            f"{_label(learner)} on {PROBLEM_WORDS[learner['problem']]}, "
+            f"{learner['estimator']} on {PROBLEM_WORDS[learner['problem']]}, "
             f"{_interval(_regret(learner, cost))} nats; of the searches "
             f"{search['estimator']}, {_interval(_regret(search, cost))}; difference "
             f"{_interval(gap._asdict())}: {verdict}."
@@ -372,10 +372,6 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
     return [line(head), line(["---"] * len(head)), *map(line, rows)]
-
-
-def _label(row: dict) -> str:
-    return str(row["estimator"])
 
 
 def _regret(row: dict, cost: int) -> dict[str, float]:

@@ -104,6 +104,10 @@ def test_cosines_on_a_real_landscape(label: str, name: str) -> None:
     assert number(cell) == pytest.approx(cosine["mean"], abs=0.0051)
     assert cosine["high"] - cosine["low"] < 0.08
     assert len(found[name]["seeds"]["cosine"]) == 20
+    whole = found["reinforce, 5 times the evaluations"]
+    all_values = f"{whole['metrics']['cosine_exemplars']['mean']:.2f}".lstrip("0")
+    claim = f"on all {whole['evaluations']} evaluations reaches {all_values}."
+    assert claim in README
     past = found[name]["past_evaluations"]
     assert f"{past} older" in needs or "proxy" not in name
 
