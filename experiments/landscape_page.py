@@ -10,6 +10,7 @@ from markupsafe import Markup
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 import metaharness.runlog.figure as figure
+from experiments.markdown import table_lines
 from metaharness.runlog import formats, jsonfile
 from metaharness.stats import Interval, paired_difference
 
@@ -33,7 +34,7 @@ def write_report(out: Path, result: dict[str, Any]) -> None:
     lines = ["# Estimators on a landscape", "", *facts, "", "## Findings", ""]
     lines += [f"- {text}" for text in findings]
     for title, head, rows in tables:
-        lines += ["", f"## {title}", "", *_markdown(head, rows)]
+        lines += ["", *table_lines(title, head, rows)]
     jsonfile.write_text(out / "report.md", "\n".join(lines) + "\n")
     jsonfile.write_text(
         out / "report.html", _page(facts, findings, tables, _figures(result))
@@ -365,13 +366,6 @@ def _page(facts, findings, tables, figures) -> str:
             "</body></html>\n"
         ).format(css, out)
     )
-
-
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    def line(cells):
-        return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
-
-    return [line(head), line(["---"] * len(head)), *map(line, rows)]
 
 
 def _regret(row: dict, cost: int) -> dict[str, float]:

@@ -8,6 +8,7 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
+from experiments.markdown import table_lines
 from experiments.microscope import figures, metrics
 from experiments.microscope.claims import by_problem, claims_by_topic
 from metaharness.runlog import jsonfile
@@ -99,16 +100,17 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
                 [label, *(" ".join(filter(None, pair)) for pair in cells)]
                 for label, cells in bits["table"]
             ]
-            parts.append(_table(f"{problem}, {bits['steps']} steps", head, body))
+            parts += table_lines(f"{problem}, {bits['steps']} steps", head, body)
+            parts.append("")
             continue
         body = [
             [row["estimator"], *(_cell(row, key) for key in COLUMNS)] for row in own
         ]
-        parts.append(_table(problem, ["Estimator", *COLUMNS.values()], body))
+        parts += [*table_lines(problem, ["Estimator", *COLUMNS.values()], body), ""]
     failed = [row for row in rows if "error" in row]
     if failed:
         body = [[row["estimator"], row["problem"], row["error"]] for row in failed]
-        parts.append(_table("failed", ["Estimator", "Problem", "Error"], body))
+        parts += [*table_lines("failed", ["Estimator", "Problem", "Error"], body), ""]
     return "\n".join(parts)
 
 
@@ -253,15 +255,6 @@ def _cell(row: Mapping[str, Any], key: str) -> str:
     if key in ("cosine", "descent"):
         return f"{value:.3f}"
     return "0" if abs(value) < 5e-6 else f"{value:.3g}"
-
-
-def _table(title: str, head: list[str], body: list[list[str]]) -> str:
-    lines = [f"## {title}", "", _line(head), _line(["---"] * len(head))]
-    return "\n".join([*lines, *(_line(row) for row in body), ""])
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _flat(value: Any, path: str = "") -> list[tuple[str, str]]:
