@@ -40,10 +40,12 @@ from metaharness.runlog.progress import Progress
 from metaharness.stats import mean_interval, paired_difference
 from metaharness.tasks.registry import load_task
 from metaharness.tasks.task import SplitSizes
-from metaharness.train.config import DEFAULT_TASKS, SearchConfig
+from metaharness.train.compiled import compile_updates
+from metaharness.train.config import DEFAULT_TASKS, EvalConfig, TrainConfig
+from metaharness.train.deploy import mode_choices
 from metaharness.train.gate import gate_agreement
-from metaharness.train.search import mode_choices, search
-from metaharness.train.steps import make_steps
+from metaharness.train.loop import fit
+from metaharness.train.search_config import SearchConfig
 
 METHODS: dict[str, dict[str, Any]] = {
     "relaxed": {"warmup_steps": 0, "measured_steps": 0, "trust": -1.0},
@@ -96,10 +98,10 @@ def main(config: FirstStageConfig) -> dict[str, Any]:
     agreement = gate_agreement(
         space, num=max(config.random_harnesses * 4, 8), seed=0, counter=counter
     )
-    steps = make_steps(space, _settings(config, {}))
+    compiled = compile_updates(space, _settings(config, {}))
     for method, changes in METHODS.items():
         learned[method] = [
-            _search(space, config, changes, seed, method, counter, steps)
+            _search(space, config, changes, seed, method, counter, compiled)
             for seed in range(config.seeds)
         ]
     tasks, scores = _score(space, config, learned, random_any, random_right, counter)
@@ -165,7 +167,7 @@ def _random_choices(
     return every, good
 
 
-def _settings(config: FirstStageConfig, changes: dict[str, Any]) -> SearchConfig:
+def _settings(config: FirstStageConfig, changes: dict[str, Any]) -> TrainConfig:
     settings = {
         "warmup_steps": config.warmup_steps,
         "relaxed_steps": config.relaxed_steps,
@@ -176,20 +178,17 @@ def _settings(config: FirstStageConfig, changes: dict[str, Any]) -> SearchConfig
         "learning_rate": config.learning_rate,
         "chunk": config.samples,
     }
-    return SearchConfig(**(settings | changes))
+    return TrainConfig(
+        search=SearchConfig(**(settings | changes)),
+        evaluation=EvalConfig(train_items=config.train_items),
+    )
 
 
-def _search(space, config, changes, seed, method, counter, steps) -> list[Choice]:
+def _search(space, config, changes, seed, method, counter, compiled) -> list[Choice]:
     with counter.phase(method):
-        searched = search(
-            space,
-            _settings(config, changes),
-            train_items=config.train_items,
-            seed=seed,
-            counter=counter,
-            steps=steps,
-        )
-    return mode_choices(space, searched.state)
+        own = dataclasses.replace(_settings(config, changes), seed=seed)
+        fitted = fit(space, own, counter=counter, compiled=compiled)
+    return mode_choices(space, fitted.state)
 
 
 def _score(space, config, learned, random_any, random_right, counter):

@@ -36,14 +36,17 @@ _HOMES = {
     "Exemplar": "components.exemplars",
     "Exemplars": "metaharness.harness.slots",
     "Harness": "metaharness.harness.slots",
+    "GuardConfig": "metaharness.train.stage_config",
     "HarnessError": "metaharness.errors",
     "InputError": "metaharness.errors",
     "Item": "metaharness.tasks.task",
+    "LoraConfig": "metaharness.model.lora_config",
     "Learned": "metaharness.harness.learned",
     "Model": "metaharness.model.load",
     "Run": "metaharness.train.run",
     "RunError": "metaharness.errors",
-    "SearchConfig": "metaharness.train.config",
+    "ScheduleConfig": "metaharness.train.stage_config",
+    "SearchConfig": "metaharness.train.search_config",
     "SlotConfig": "metaharness.train.config",
     "SplitSizes": "metaharness.tasks.task",
     "Task": "metaharness.tasks.task",
@@ -51,6 +54,7 @@ _HOMES = {
     "Template": "components.templates",
     "Templates": "metaharness.harness.slots",
     "TrainConfig": "metaharness.train.config",
+    "WeightsConfig": "metaharness.train.stage_config",
     "WeightsError": "metaharness.errors",
     "evaluate": "metaharness.train.evaluate",
     "generate": "metaharness.harness.answer",
@@ -59,6 +63,7 @@ _HOMES = {
     "load_model": "metaharness.model.load",
     "load_task": "metaharness.tasks.registry",
     "task_names": "metaharness.tasks.registry",
+    "with_adapter": "metaharness.model.adapter",
 }
 
 __all__ = [*_HOMES, "train"]
@@ -69,11 +74,13 @@ def train(
     task: "Task | Sequence[Task]",
     harness: "Harness",
     config: "TrainConfig | None" = None,
+    *,
+    resume: "str | Path | None" = None,
 ) -> "Run":
-    """Learn a harness for one or several tasks; see `metaharness.train.run.train`."""
+    """Learn a harness, weights or both; see `metaharness.train.run.train`."""
     from metaharness.train.run import train
 
-    return train(model, task, harness, config)
+    return train(model, task, harness, config, resume=resume)
 
 
 def __getattr__(name: str) -> Any:

@@ -41,6 +41,7 @@ PURPOSES: Mapping[str, int] = MappingProxyType(
         "random_harness": 7,  # the harnesses that results are compared with
         "bootstrap": 8,  # resampling for intervals
         "pool": 9,  # which items become candidates, and their corruption
+        "dropout": 10,  # inputs of the adapter that training drops
     }
 )
 

@@ -7,10 +7,11 @@ Written out because `scipy.stats` takes 0.6 s to import; the tests compare with 
 """
 
 import math
+from collections.abc import Callable
 from functools import reduce
-from operator import sub
+from operator import sub, truediv
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -80,6 +81,39 @@ def paired_difference(
         )
     return _bootstrap(
         (first, second), rng=rng, level=level, num_resamples=num_resamples
+    )
+
+
+def ratio_interval(
+    numerators: ArrayLike,
+    denominators: ArrayLike,
+    *,
+    rng: np.random.Generator,
+    level: float = 0.95,
+    num_resamples: int = 4000,
+) -> Interval:
+    """Sum of numerators over sum of denominators, with a bootstrap interval.
+
+    The mean per token, say, where items of many tokens count for more; items are drawn
+    with both of their numbers.
+
+    Args:
+      numerators: float ``[items]``.
+      denominators: float ``[items]``, above 0, of the same items in the same order.
+      rng, level, num_resamples: as in `mean_interval`.
+
+    Raises:
+      ValueError: shapes differ, or a denominator is not above 0.
+    """
+    above, below = _as_pair(numerators, denominators)
+    if not (below > 0).all():
+        raise ValueError(
+            f"ratio: expected denominators above 0, got {below.min()}; leave out items"
+            " that have none."
+        )
+    tables = (above[None], below[None])
+    return _bootstrap(
+        tables, rng=rng, level=level, num_resamples=num_resamples, join=truediv
     )
 
 
@@ -173,20 +207,21 @@ def _bootstrap(
     rng: np.random.Generator,
     level: float,
     num_resamples: int,
+    join: Callable[..., Any] = sub,
 ) -> Interval:
-    """Interval of the first table's mean, minus the second's where there is one."""
+    """Interval of the first table's mean, joined with the second's if there is one."""
     if not 0 < level < 1:
         raise ValueError(f"level: expected a share between 0 and 1, got {level}.")
     if any(table.size == 0 for table in tables):
         return Interval(math.nan, math.nan, math.nan)
     num_items = tables[0].shape[1]
-    mean = reduce(sub, [float(table.mean()) for table in tables])
+    mean = reduce(join, [float(table.mean()) for table in tables])
     if num_items == 1:
         return Interval(mean, math.nan, math.nan)
     chunk = max(1, _RESAMPLED_VALUES_AT_ONCE // num_items)
     means = np.concatenate(
         [
-            _resampled_means(tables, min(chunk, num_resamples - start), rng)
+            _resampled_means(tables, min(chunk, num_resamples - start), rng, join)
             for start in range(0, num_resamples, chunk)
         ]
     )
@@ -195,7 +230,10 @@ def _bootstrap(
 
 
 def _resampled_means(
-    tables: tuple[np.ndarray, ...], num: int, rng: np.random.Generator
+    tables: tuple[np.ndarray, ...],
+    num: int,
+    rng: np.random.Generator,
+    join: Callable[..., Any],
 ) -> np.ndarray:
     """Bootstrap means float ``[num]``; all tables share the drawn items."""
     num_items = tables[0].shape[1]
@@ -209,7 +247,7 @@ def _resampled_means(
         else:
             run_counts = _counts(num_runs, num, rng)
             sides.append((run_counts * by_run).sum(1) / num_runs)
-    return reduce(sub, sides)
+    return reduce(join, sides)
 
 
 def _counts(size: int, num: int, rng: np.random.Generator) -> np.ndarray:

@@ -55,6 +55,36 @@ def test_pairing_removes_what_both_sides_share():
     assert paired.high == pytest.approx(1)
 
 
+def test_ratio_agrees_with_scipy_and_weighs_items_by_their_denominator():
+    below = rng(4).integers(1, 30, size=50)
+    above = below * rng(5).gamma(2.0, size=50)
+    ours = stats.ratio_interval(above, below, rng=rng(6), num_resamples=40_000)
+    theirs = scipy.stats.bootstrap(
+        (above, below),
+        lambda a, b, axis: a.sum(axis) / b.sum(axis),
+        paired=True,
+        method="percentile",
+        n_resamples=40_000,
+        rng=rng(7),
+    )
+    assert ours.mean == pytest.approx(above.sum() / below.sum(), rel=1e-12)
+    tolerance = 0.04 * theirs.standard_error
+    assert ours.low == pytest.approx(theirs.confidence_interval.low, abs=tolerance)
+    assert ours.high == pytest.approx(theirs.confidence_interval.high, abs=tolerance)
+
+
+def test_ratio_of_one_item_of_none_and_of_what_is_not_a_ratio():
+    one = stats.ratio_interval([3.0], [2], rng=rng())
+    assert one.mean == 1.5 and math.isnan(one.low)
+    assert math.isnan(stats.ratio_interval([], [], rng=rng()).mean)
+    constant = stats.ratio_interval([2.0, 4.0, 8.0], [1, 2, 4], rng=rng())
+    assert constant == (2.0, 2.0, 2.0)
+    with pytest.raises(ValueError, match="denominators above 0, got 0"):
+        stats.ratio_interval([1.0, 2.0], [1, 0], rng=rng())
+    with pytest.raises(ValueError, match="vectors of one length"):
+        stats.ratio_interval([1.0, 2.0], [1], rng=rng())
+
+
 @pytest.mark.parametrize("num_runs", [1, 12])
 def test_interval_holds_the_true_mean_as_often_as_it_says(num_runs):
     source, hits, trials = rng(9), 0, 400

@@ -7,9 +7,10 @@ import warnings
 from collections.abc import Sequence
 
 from metaharness.cli.evaluate import Evaluate
+from metaharness.cli.export import Export
 from metaharness.cli.generate import Generate
 from metaharness.cli.models import Models
-from metaharness.cli.parse import PROGRAM, parse
+from metaharness.cli.parse import PROGRAM, parse, value_of
 from metaharness.cli.show import Show
 from metaharness.cli.tasks import Tasks
 from metaharness.cli.train import Train
@@ -20,6 +21,7 @@ COMMANDS: dict[str, type] = {
     "evaluate": Evaluate,
     "show": Show,
     "generate": Generate,
+    "export": Export,
     "tasks": Tasks,
     "models": Models,
 }
@@ -40,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if arguments == ["--version"]:
             print(f"{PROGRAM} {_version()}")
             return 0
-        options = parse(arguments or ["--help"], COMMANDS)
+        options = parse(arguments or ["--help"], COMMANDS, _defaults(arguments))
         with warnings.catch_warnings():
             _quiet_libraries()
             status = options.execute()
@@ -60,6 +62,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return REFUSED
+
+
+def _defaults(arguments: Sequence[str]) -> dict[str, object]:
+    """A resumed run's own options are the defaults of its command."""
+    run = value_of("--resume", arguments) if arguments[:1] == ["train"] else None
+    return {"train": Train.resumed(run)} if run else {}
 
 
 def _version() -> str:

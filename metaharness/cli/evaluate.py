@@ -47,6 +47,8 @@ class Evaluate:
     """tasks whose answers may take more tokens are scored by likelihood alone"""
     seed: int | None = None
     """decides the splits and the random harnesses; the run's by default, else 0"""
+    no_adapter: bool = False
+    """read the base weights, where the run trained an adapter"""
     dtype: str = "float32"
     """of the weights: float32 or bfloat16"""
     out: Path | None = None
@@ -57,6 +59,7 @@ class Evaluate:
     def execute(self) -> int:
         """Print the table, and write the scores where asked."""
         from metaharness.harness.learned import load_learned
+        from metaharness.model.adapter import has_adapter, with_adapter
         from metaharness.model.load import load_model
         from metaharness.runlog.table import wide_console
         from metaharness.tasks.registry import load_task
@@ -75,6 +78,8 @@ class Evaluate:
             learned.choice(task.name)  # refused before the model is loaded
         harness = learned or self._slots(tasks, settings["seed"])
         model = load_model(settings["model"], dtype=self.dtype)
+        if self.run and has_adapter(self.run) and not self.no_adapter:
+            model = with_adapter(model, self.run)
         console = wide_console()
         if learned and model.digest != learned.theta_digest:
             console.print(

@@ -33,6 +33,7 @@ class Generate:
         """Print the answer."""
         from metaharness.harness.answer import generate
         from metaharness.harness.learned import load_learned
+        from metaharness.model.adapter import has_adapter, with_adapter
         from metaharness.model.load import load_model
 
         learned = load_learned(self.harness) if self.harness else None
@@ -40,8 +41,11 @@ class Generate:
         question = self.question
         if question == "-":
             question = sys.stdin.read().strip()
+        model = load_model(name)
+        if self.harness and has_adapter(self.harness):
+            model = with_adapter(model, self.harness)
         answer = generate(
-            load_model(name),
+            model,
             question,
             learned,
             task=self.task,

@@ -6,6 +6,7 @@ import difflib
 import io
 import re
 import sys
+import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ import tyro
 from metaharness.errors import InputError
 
 PROGRAM = "metaharness"
+_NONE: Mapping[str, Any] = types.MappingProxyType({})
 _MARKERS = (
     tyro.conf.OmitSubcommandPrefixes,
     tyro.conf.DisallowNone,
@@ -25,10 +27,15 @@ _ABOUT = f"""Learn the harness around a language model: which exemplars, which t
 Each command has its own --help; {PROGRAM} --version prints the version."""
 
 
-def parse(arguments: Sequence[str], commands: Mapping[str, type]) -> Any:
+def parse(
+    arguments: Sequence[str],
+    commands: Mapping[str, type],
+    defaults: Mapping[str, Any] = _NONE,
+) -> Any:
     """The options of the command that the arguments name, as its dataclass.
 
-    Prints and raises SystemExit(0) for ``--help``.
+    defaults: command -> options that hold where the arguments say nothing. Prints and
+    raises SystemExit(0) for ``--help``.
 
     Raises InputError for a command or option that does not exist (with the closest
     that does), a missing or an unusable value.
@@ -39,7 +46,7 @@ def parse(arguments: Sequence[str], commands: Mapping[str, type]) -> Any:
             f"expected a command among {', '.join(commands)}, got {first!r}; "
             + (_closest(first, commands) or f"see {PROGRAM} --help")
         )
-    union = _union(commands, brief=first is None)
+    union = _union(commands, defaults, brief=first is None)
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
@@ -67,12 +74,25 @@ def option_names(options: type) -> Iterator[str]:
     yield from (f"--{name}" for name in _field_paths(options))
 
 
-def _union(commands: Mapping[str, type], *, brief: bool) -> Any:
+def value_of(option: str, arguments: Sequence[str]) -> str | None:
+    """What is typed for an option, or None: ``--name value`` or ``--name=value``."""
+    for place, word in enumerate(arguments):
+        if word == option:
+            return arguments[place + 1] if place + 1 < len(arguments) else None
+        if word.startswith(f"{option}="):
+            return word.removeprefix(f"{option}=")
+    return None
+
+
+def _union(
+    commands: Mapping[str, type], defaults: Mapping[str, Any], *, brief: bool
+) -> Any:
     """brief: describe each command by its first sentence, for the list of all."""
     parts = []
     for name, options in commands.items():
         said = (options.__doc__ or "").split("\n\n")[0] if brief else None
-        about = tyro.conf.subcommand(name, description=said)
+        given = {"default": defaults[name]} if name in defaults else {}
+        about = tyro.conf.subcommand(name, description=said, **given)
         parts.append(typing.Annotated[options, about])
     return typing.Union[tuple(parts)]  # noqa: UP007 - built from a dict
 

@@ -1,7 +1,9 @@
-"""`metaharness train`: learn a harness, leave a run directory."""
+"""`metaharness train`: learn a harness, weights or both; leave a run directory."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metaharness.errors import InputError
@@ -19,7 +21,12 @@ class Train(TrainConfig):
     Without options: four generated tasks on the embedded model, minutes on two cores.
 
     It leaves a run directory with the learned harness and report.html.
+
+    With --schedule.kind two-stage LoRA weights are trained beside the harness.
     """
+
+    resume: Path | None = None
+    """run directory to go on with; it keeps its own options"""
 
     def execute(self) -> int:
         """Train, print the table; 130 when Ctrl-C cut it short."""
@@ -43,9 +50,24 @@ class Train(TrainConfig):
         model = load_model(self.model, dtype=self.dtype)
         if file:
             check_file_lengths(file, harness, model)
-        run = train(model, tasks, harness, self)
+        run = train(model, tasks, harness, self, resume=self.resume)
         print_run(run)
         return 130 if run.interrupted else 0
+
+    @classmethod
+    def resumed(cls, run: str) -> "Train":
+        """The options of a run that was stopped, as the defaults of its going on.
+
+        Raises RunError: there is no such run.
+        """
+        from metaharness.train.resume import stored_config
+
+        stored = stored_config(Path(run))
+        fields = {
+            field.name: getattr(stored, field.name)
+            for field in dataclasses.fields(stored)
+        }
+        return cls(**fields, resume=Path(run))
 
     def _default_harness(self, tasks: "Sequence[Task]") -> "Harness":
         from metaharness.harness.slots import Exemplars, Harness, Templates

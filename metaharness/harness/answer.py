@@ -6,7 +6,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from components.exemplars import Exemplar
 from components.templates import Template
 from metaharness.errors import InputError
 from metaharness.harness.learned import Learned
@@ -44,7 +43,7 @@ def generate(
     """
     if not question.strip():
         raise InputError("question: expected text, got none; write one")
-    template, exemplars = _parts(learned, task)
+    template, exemplars = learned.parts(task) if learned else (Template("bare"), ())
     renderer = Renderer(model.tokenizer)
     prompt = renderer.prompt(template, exemplars, question)
     limit = model.config.max_positions
@@ -61,21 +60,6 @@ def generate(
     if not template.chat:
         text = text.split("\n\n", 1)[0]
     return Answer(text, renderer.prompt_text(template, exemplars, question))
-
-
-def _parts(
-    learned: Learned | None, task: str | None
-) -> tuple[Template, tuple[Exemplar, ...]]:
-    if learned is None:
-        return Template("bare"), ()
-    if task is None:
-        if len(learned.choices) > 1:
-            raise InputError(
-                f"task: expected one of {', '.join(learned.choices)}, got none; say "
-                "which task's harness to use"
-            )
-        task = next(iter(learned.choices))
-    return learned.harness.parts(learned.choice(task))
 
 
 def _decode(

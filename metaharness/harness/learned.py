@@ -31,7 +31,7 @@ class Learned:
     theta_digest: str
 
     def choice(self, task: str) -> Choice:
-        """The deployed choice for a task; the only one when just one was learned.
+        """The deployed choice for a task.
 
         Raises HarnessError for an unknown task.
         """
@@ -41,6 +41,22 @@ class Learned:
             f"harness: expected a task among {', '.join(self.choices)}, got {task!r}; "
             "train on this task, or evaluate one of these"
         )
+
+    def parts(self, task: str | None = None) -> tuple[Template, tuple[Exemplar, ...]]:
+        """The deployed template and exemplars, in prompt order.
+
+        task: None where only one was learned.
+
+        Raises HarnessError for an unknown task, and for none where it takes one.
+        """
+        if task is None:
+            if len(self.choices) != 1:
+                raise HarnessError(
+                    f"task: expected one of {', '.join(self.choices)}, got none; say "
+                    "which task's harness to use"
+                )
+            task = next(iter(self.choices))
+        return self.harness.parts(self.choice(task))
 
     def as_json(self) -> dict[str, Any]:
         """Plain lists, dicts, strings and numbers."""

@@ -11,6 +11,13 @@ from functools import lru_cache
 from components.exemplars import Exemplar
 from components.templates import Template
 from metaharness.errors import HarnessError
+from metaharness.harness.turns import (
+    conversation,
+    plain_head,
+    plain_shot,
+    shot_turns,
+    system_turns,
+)
 from metaharness.model.tokenizer import Tokenizer
 
 _QUESTION, _ANSWER = "question text", "answer text"
@@ -65,7 +72,7 @@ class Renderer:
         ids += self.question(template, question)
         if template.chat:
             whole = self._tokenizer.chat_ids(
-                self._messages(template, exemplars, question),
+                conversation(template, exemplars, question),
                 add_generation_prompt=True,
             )
             # A chat that begins with its first turn has a sink that it does not write.
@@ -88,12 +95,12 @@ class Renderer:
 
     def _find_head(self, chat: bool, system: str | None) -> str:
         if not chat:
-            return f"{system}\n\n" if system else ""
+            return plain_head(system)
         turns = [
             {"role": "user", "content": _QUESTION},
             {"role": "assistant", "content": _ANSWER},
         ]
-        start = _system_turns(system)
+        start = system_turns(system)
         one = self._tokenizer.chat([*start, *turns], add_generation_prompt=False)
         two = self._tokenizer.chat(
             [*start, *turns, *turns], add_generation_prompt=False
@@ -108,35 +115,15 @@ class Renderer:
         return one[: len(one) - len(pair)]
 
     def _shot_text(self, template: Template, exemplar: Exemplar) -> str:
-        shown = template.show(exemplar.question)
         if not template.chat:
-            return f"{shown}{exemplar.answer}\n\n"
-        turns = [
-            *_system_turns(template.system),
-            {"role": "user", "content": shown},
-            {"role": "assistant", "content": exemplar.answer},
-        ]
+            return plain_shot(template, exemplar)
+        turns = [*system_turns(template.system), *shot_turns(template, exemplar)]
         text = self._tokenizer.chat(turns, add_generation_prompt=False)
         return text.removeprefix(self._head_text(True, template.system))
 
     def _question_text(self, template: Template, question: str) -> str:
         if not template.chat:
             return template.ask(question)
-        turns = self._messages(template, (), question)
+        turns = conversation(template, (), question)
         text = self._tokenizer.chat(turns, add_generation_prompt=True)
         return text.removeprefix(self._head_text(True, template.system))
-
-    @staticmethod
-    def _messages(
-        template: Template, exemplars: Sequence[Exemplar], question: str
-    ) -> list[dict[str, str]]:
-        messages = _system_turns(template.system)
-        for exemplar in exemplars:
-            shown = template.show(exemplar.question)
-            messages.append({"role": "user", "content": shown})
-            messages.append({"role": "assistant", "content": exemplar.answer})
-        return [*messages, {"role": "user", "content": template.ask(question)}]
-
-
-def _system_turns(system: str | None) -> list[dict[str, str]]:
-    return [] if system is None else [{"role": "system", "content": system}]

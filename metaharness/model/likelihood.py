@@ -47,7 +47,7 @@ def item_nats(
 
     Arguments as those of ``item_scores``; items that a row lacks get 0.
     """
-    hidden = _scored_states(decoder, rows, start, context, weights, implementation)
+    hidden = scored_states(decoder, rows, start, context, weights, implementation)
     nats = target_nats(decoder, hidden, rows.targets)
     mine = rows.owner[..., None] == jnp.arange(num_items)
     return jnp.where(mine, nats[..., None], 0.0).sum(axis=2)
@@ -86,7 +86,7 @@ def item_scores(
         num_items: items in a row, at most; items that a row lacks get 0 and True.
         implementation: of attention (static).
     """
-    hidden = _scored_states(decoder, rows, start, context, weights, implementation)
+    hidden = scored_states(decoder, rows, start, context, weights, implementation)
     logits = vocabulary_logits(decoder, hidden)
     missed = jnp.argmax(logits, axis=-1) != rows.targets
     mine = rows.owner[..., None] == jnp.arange(num_items)
@@ -106,7 +106,7 @@ def _nats(logits: jax.Array, targets: jax.Array) -> jax.Array:
     return jax.nn.logsumexp(logits, axis=-1) - picked
 
 
-def _scored_states(
+def scored_states(
     decoder: Decoder,
     rows: Rows,
     start: jax.Array,
@@ -114,7 +114,10 @@ def _scored_states(
     weights: jax.Array,
     implementation: str,
 ) -> jax.Array:
-    """States that predict the answers' tokens, ``[group, row, answer, hidden]``."""
+    """States that predict the answers' tokens, ``[group, row, answer, hidden]``.
+
+    Arguments as those of ``item_scores``.
+    """
     groups, num_rows, times = rows.tokens.shape
     same = rows.segments[..., :, None] == rows.segments[..., None, :]
     mask = same & jnp.tril(jnp.ones((times, times), bool))

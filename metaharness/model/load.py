@@ -73,6 +73,20 @@ def load_model(name_or_path: str | Path, *, dtype: str = "float32") -> Model:
     return Model(decoder, config, tokenizer, name, digest)
 
 
+def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
+    """Load a model's tokenizer without its weights; names and errors as `load_model`.
+
+    The weight file of a GGUF model is read all the same, for its digest.
+    """
+    name = str(name_or_path)
+    path = _locate(name)
+    if path.is_dir():
+        return Tokenizer.from_folder(path)
+    digest = digest_of_files([path])
+    check_known_digest(name, path, digest)
+    return Tokenizer.from_gguf(path, digest)
+
+
 def _locate(name: str) -> Path:
     """The file or folder that ``name`` stands for; known names come first."""
     if name in KNOWN_MODELS:

@@ -10,8 +10,6 @@ projections of a scanned block that are stored side by side.
 """
 
 import hashlib
-import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -20,51 +18,7 @@ import numpy as np
 
 from metaharness.model.config import DecoderConfig
 from metaharness.model.decoder import Decoder, decoder_shapes, lora_name
-
-TARGETS = (
-    "q_proj",
-    "k_proj",
-    "v_proj",
-    "o_proj",
-    "gate_proj",
-    "up_proj",
-    "down_proj",
-)
-"""Every linear layer of a block. Embedding and output matrix are never adapted: where
-they are tied an update of one would silently be one of the other."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoraConfig:
-    """Size and place of an adapter; every field is static under jit."""
-
-    rank: int = 8
-    """columns of A and rows of B, at least 1"""
-    alpha: float = 16.0
-    """the update is scaled by alpha / rank, > 0"""
-    targets: tuple[str, ...] = TARGETS
-    """linear layers that are adapted, some of ``TARGETS``"""
-    dropout: float = 0.0
-    """share of each adapted layer's input that training drops, in [0, 1)"""
-
-    def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ValueError(f"lora rank: expected at least 1, got {self.rank}")
-        if not (math.isfinite(self.alpha) and self.alpha > 0):
-            raise ValueError(f"lora alpha: expected a number > 0, got {self.alpha}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"lora dropout: expected [0, 1), got {self.dropout}")
-        unknown = [name for name in self.targets if name not in TARGETS]
-        if unknown or not self.targets or len(set(self.targets)) < len(self.targets):
-            raise ValueError(
-                f"lora targets: expected different ones of {', '.join(TARGETS)}, got "
-                f"{', '.join(self.targets) or 'none'} (embeddings are not adapted)"
-            )
-
-    @property
-    def scale(self) -> float:
-        """Factor of the update, alpha / rank."""
-        return self.alpha / self.rank
+from metaharness.model.lora_config import LoraConfig
 
 
 class LoraPair(NamedTuple):

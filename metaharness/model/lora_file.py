@@ -15,7 +15,8 @@ from safetensors.numpy import save_file
 
 from metaharness.errors import WeightsError
 from metaharness.model.config import DecoderConfig
-from metaharness.model.lora import LoraConfig, LoraPair, Theta, theta_shapes
+from metaharness.model.lora import LoraPair, Theta, theta_shapes
+from metaharness.model.lora_config import LoraConfig
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model.model.layers"

@@ -167,6 +167,11 @@ class BudgetCounter:
         counter._own |= {path: Counts(**own) for path, own in state.items()}
         return counter
 
+    def go_on_from(self, state: Mapping[str, Any]) -> None:
+        """Add what an earlier part of the run spent; see ``state``."""
+        for path, own in state.items():
+            self._own[path] = self._own.get(path, Counts()) + Counts(**own)
+
     def _book_seconds(self) -> None:
         now = self._clock()
         self._own[self._open[-1]] += Counts(seconds=now - self._since)

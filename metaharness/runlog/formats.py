@@ -43,6 +43,18 @@ def percent_bounds(interval: Interval | None, digits: int = 0) -> str:
     return f"{text}%" if text else ""
 
 
+def points(value: float | None) -> str:
+    """A difference of two shares in percentage points, with its sign."""
+    return number(None if value is None else 100 * value, 0, sign=True)
+
+
+def points_bounds(interval: Interval | None) -> str:
+    """Interval of a difference of shares as "low to high", in points, or ""."""
+    if interval is None:
+        return ""
+    return bounds(Interval(*(100 * part for part in interval)), 0, sign=True)
+
+
 def probability(value: float | None) -> str:
     """Two digits, with the ends kept apart from what merely rounds to them."""
     if value is None or not math.isfinite(value):

@@ -13,19 +13,31 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from metaharness.runlog import charts, formats, jsonfile, table, words
+from metaharness.runlog import (
+    attribution_words,
+    charts,
+    formats,
+    jsonfile,
+    table,
+    words,
+)
 from metaharness.runlog.report_data import (
+    EFFECTS,
     OVERALL,
+    Attribution,
     Report,
     ScoreRow,
     SlotReport,
     from_json,
+    overall_first,
     scores_by_task,
 )
 from metaharness.runlog.rundir import RunDirectory
+from metaharness.stats import Interval
 
 _DATA = "report.json"
 _NUM_CANDIDATES_SHOWN = 8
+_COMPARED = ("harness_against_weights", "interaction")  # effects of effects
 
 
 def write(report: Report, run: RunDirectory) -> Path:
@@ -58,6 +70,8 @@ def render(report: Report) -> str:
         "bounds": formats.bounds,
         "percent": formats.percent,
         "percent_bounds": formats.percent_bounds,
+        "points": formats.points,
+        "points_bounds": formats.points_bounds,
         "probability": formats.probability,
         "duration": formats.duration,
         "kind": words.kind_label,
@@ -70,6 +84,7 @@ def render(report: Report) -> str:
         report=report,
         headline=words.headline(report),
         score_groups=_score_groups(report),
+        attribution=[_attribution(row) for row in overall_first(report.attribution)],
         notes=sorted(report.notes, key=lambda note: note.kind != "warning"),
         trust=[
             (row, words.trust_interval(row), words.trust_verdict(row))
@@ -95,6 +110,39 @@ def _chart(rows: list[ScoreRow], place: int) -> Markup | None:
     if "random" not in methods or len(methods) == 1:
         return None
     return charts.differences_chart(rows, name=f"scores{place}")
+
+
+def _attribution(row: Attribution) -> dict[str, Any]:
+    """Sentences, scores by weights and harness, and effects with their classes."""
+    effects = [effect for name in EFFECTS if (effect := row.effect(name))]
+    weights = dict.fromkeys(cell.weights for cell in row.cells)
+    return {
+        "row": row,
+        "sentences": attribution_words.gain_sentences(row),
+        "cells": [
+            (name, [row.cell(name, harness) for harness in ("seed", "learned")])
+            for name in weights
+        ],
+        # which part is larger, and whether they overlap, is neither good nor bad
+        "effects": [
+            (
+                EFFECTS[effect.name],
+                effect,
+                "" if effect.name in _COMPARED else _side(effect.loss),
+            )
+            for effect in effects
+        ],
+        "slots": [(slot, _side(slot.loss)) for slot in row.slots],
+        "graded": any(effect.exact_match for effect in effects),
+        "moved": row.divergence
+        and attribution_words.divergence_sentence(row.divergence),
+    }
+
+
+def _side(change: Interval) -> str:
+    """Class of a difference of losses: coloured where its interval leaves 0 out."""
+    better = attribution_words.is_better(change)
+    return {True: "better-number", False: "worse-number", None: ""}[better]
 
 
 def _curve(report: Report, place: int) -> dict[str, Any]:

@@ -30,6 +30,19 @@ METHODS = types.MappingProxyType(
     }
 )
 
+# id -> label, in the order of the table: what a change brings, below 0 where better
+EFFECTS = types.MappingProxyType(
+    {
+        "harness_at_base": "Harness alone",
+        "weights_at_seed": "Weights alone",
+        "harness_against_weights": "Harness alone minus weights alone",
+        "harness_at_adapted": "Harness, with adapted weights",
+        "weights_at_learned": "Weights, with the learned harness",
+        "total": "Both together",
+        "interaction": "Both, beyond the sum of each alone",
+    }
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class ScoreRow:
@@ -46,6 +59,68 @@ class ScoreRow:
     num_harnesses: int = 1  # the row is a mean over these (best_random: a minimum)
     prompt_tokens: float | None = None  # mean per item
     seconds: float | None = None  # to evaluate the row
+
+
+@dataclasses.dataclass(frozen=True)
+class CellScore:
+    """Score of one pair of weights and harness."""
+
+    weights: str  # base or adapted
+    harness: str  # seed or learned
+    loss: Interval  # of the gold answer under the sequential prompt, nats per answer
+    exact_match: Interval | None = None  # share of items, 0 to 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Effect:
+    """What a change brings, paired by item: below 0 the loss falls."""
+
+    name: str  # an id in EFFECTS
+    loss: Interval  # difference of losses, nats per answer
+    exact_match: Interval | None = None  # difference of shares, -1 to 1
+
+
+@dataclasses.dataclass(frozen=True)
+class SlotEffect:
+    """What one slot's learned choice brings, where all else is learned and adapted."""
+
+    slot: str
+    same_choice: bool  # the seed harness has it too: the effect is 0, not measured
+    loss: Interval  # learned harness minus the one with the seed's choice, nats
+    exact_match: Interval | None = None  # difference of shares, -1 to 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Divergence:
+    """How far the adapted weights' next-token distributions moved, on gold answers."""
+
+    kl: Interval  # KL(adapted || base), nats per answer token
+    num_items: int  # validation items
+    num_tokens: int  # their answers' tokens
+
+
+@dataclasses.dataclass(frozen=True)
+class Attribution:
+    """Which part of a two-stage run brought the gain on one task.
+
+    Without trained weights the parts that need them are left out.
+    """
+
+    task: str  # its name, or OVERALL
+    num_items: int
+    cells: tuple[CellScore, ...]
+    effects: tuple[Effect, ...]
+    slots: tuple[SlotEffect, ...] = ()
+    divergence: Divergence | None = None
+
+    def cell(self, weights: str, harness: str) -> CellScore | None:
+        """The score of one pair, None where it is not known."""
+        found = (c for c in self.cells if (c.weights, c.harness) == (weights, harness))
+        return next(found, None)
+
+    def effect(self, name: str) -> Effect | None:
+        """The effect of that id, None where it is not known."""
+        return next((e for e in self.effects if e.name == name), None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,6 +248,7 @@ class Report:
     seconds: float | None = None  # wall clock of the run
     notes: tuple[Note, ...] = ()
     scores: tuple[ScoreRow, ...] = ()
+    attribution: tuple[Attribution, ...] = ()
     trust: tuple[TrustRow, ...] = ()
     curves: tuple[Curve, ...] = ()
     slots: tuple[SlotReport, ...] = ()
@@ -180,6 +256,7 @@ class Report:
     budget: tuple[BudgetRow, ...] = ()
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
     provenance: dict[str, Any] = dataclasses.field(default_factory=dict)
+    complete: bool = True  # False: stopped early, there is more to do
 
 
 def scores_by_task(rows: Iterable[ScoreRow]) -> dict[str, list[ScoreRow]]:
@@ -198,6 +275,11 @@ def scores_by_task(rows: Iterable[ScoreRow]) -> dict[str, list[ScoreRow]]:
         for task, group in by_task.items()
         if group
     }
+
+
+def overall_first(rows: Iterable[Attribution]) -> list[Attribution]:
+    """All tasks together, then each in its order."""
+    return sorted(rows, key=lambda row: row.task != OVERALL)
 
 
 def budget_rows(counter: BudgetCounter) -> tuple[BudgetRow, ...]:

@@ -1,4 +1,4 @@
-"""The score table for the terminal; the page shows the same rows."""
+"""The tables for the terminal; the page shows the same numbers."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,17 @@ from rich.table import Table
 from rich.text import Text
 
 from metaharness.runlog import formats
-from metaharness.runlog.report_data import METHODS, OVERALL, ScoreRow, scores_by_task
+from metaharness.runlog.report_data import (
+    METHODS,
+    OVERALL,
+    Attribution,
+    CellScore,
+    Effect,
+    ScoreRow,
+    SlotEffect,
+    overall_first,
+    scores_by_task,
+)
 from metaharness.stats import Interval
 
 _COLUMNS = (
@@ -57,6 +67,70 @@ def score_table(rows: Sequence[ScoreRow]) -> Table:
             table.add_row(*(Text(texts[place], style=style) for place in shown))
         table.add_section()
     return table
+
+
+def attribution_table(rows: Sequence[Attribution]) -> Table:
+    """Loss by weights and harness, and what each brings; about 105 characters wide.
+
+    A line under each task's losses has what the weights bring, a column beside them
+    what the harness brings.
+    """
+    table = Table(
+        caption="loss: nats per gold answer on test items; effects below 0 are better;"
+        " ranges: 95% intervals",
+        caption_justify="left",
+        box=box.SIMPLE,
+        pad_edge=False,
+    )
+    for place, name in enumerate(
+        ("", "seed harness", "learned harness", "harness brings")
+    ):
+        table.add_column(name, justify="right" if place else "left")
+    for row in overall_first(rows):
+        label = "all tasks" if row.task == OVERALL else row.task
+        table.add_row(Text(f"{label} ({row.num_items} items)", style="italic"))
+        for line in _attribution_lines(row):
+            table.add_row(*map(Text, line))
+        table.add_section()
+    return table
+
+
+def _attribution_lines(row: Attribution) -> list[tuple[str, str, str, str]]:
+    lines = []
+    for weights in ("base", "adapted"):
+        pair = [row.cell(weights, harness) for harness in ("seed", "learned")]
+        if any(pair):
+            brings = _effect(row.effect(f"harness_at_{weights}"))
+            lines.append((f"{weights} weights", *map(_cell, pair), brings))
+    if row.effect("total"):
+        names = ("weights_at_seed", "weights_at_learned")
+        lines.append(("weights bring", *(_effect(row.effect(n)) for n in names), ""))
+        lines.append(("both together", "", "", _effect(row.effect("total"))))
+        extra = _effect(row.effect("interaction"))
+        lines.append(("both, beyond the sum", "", "", extra))
+    for slot in row.slots:
+        lines.append((f"effect of {slot.slot}", "", "", _effect(slot)))
+    if row.divergence:
+        kl = formats.number(row.divergence.kl.mean, 4)
+        interval = formats.bounds(row.divergence.kl, 4)
+        text = f"{kl} ({interval})" if interval else kl
+        lines.append(("KL to base, nats/token", "", "", text))
+    return lines
+
+
+def _cell(cell: CellScore | None) -> str:
+    if cell is None:
+        return formats.UNKNOWN
+    text = formats.number(cell.loss.mean)
+    if cell.exact_match is None:
+        return text
+    return f"{text}, {formats.percent(cell.exact_match.mean)} exact"
+
+
+def _effect(effect: Effect | SlotEffect | None) -> str:
+    if isinstance(effect, SlotEffect) and effect.same_choice:
+        return "same choice"
+    return _difference(effect.loss if effect else None)
 
 
 def wide_console() -> Console:

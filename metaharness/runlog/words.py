@@ -8,6 +8,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from metaharness.runlog import formats
+from metaharness.runlog.attribution_words import gain_sentence
 from metaharness.runlog.report_data import (
     OVERALL,
     Report,
@@ -56,6 +57,7 @@ def headline(report: Report) -> Headline:
         _best_random(learned, best),
         _zero_shot(learned, rows.get("zero_shot")),
         _exact_match(learned, rows.get("random")),
+        gain_sentence(report.attribution),
         _composition(report.slots),
     )
     return Headline(lead, better, tuple(point for point in points if point))

@@ -4,6 +4,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from metaharness.errors import InputError
+from metaharness.model.lora_config import LoraConfig
+from metaharness.train.ranges import check_range
+from metaharness.train.search_config import SearchConfig
+from metaharness.train.stage_config import (
+    CheckpointConfig,
+    GuardConfig,
+    ScheduleConfig,
+    WeightsConfig,
+)
 
 DEFAULT_TASKS = (
     "number_sequence",
@@ -11,12 +20,6 @@ DEFAULT_TASKS = (
     "family_relationships",
     "isomorphic_strings",
 )
-
-
-def _check(name: str, value: float, low: float, high: float = float("inf")) -> None:
-    if not low <= value <= high:
-        bound = f"between {low} and {high}" if high < float("inf") else f">= {low}"
-        raise InputError(f"{name}: expected a value {bound}, got {value}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,81 +37,10 @@ class SlotConfig:
     """named set of templates"""
 
     def __post_init__(self) -> None:
-        _check("slots.pool", self.pool, 1)
-        _check("slots.k", self.k, 1, self.pool)
+        check_range("slots.pool", self.pool, 1)
+        check_range("slots.k", self.k, 1, self.pool)
         if self.share_right is not None:
-            _check("slots.share_right", self.share_right, 0, 1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchConfig:
-    """How phi is trained: measured warm-up, relaxed where trusted, measured again.
-
-    A measured step runs sequential prompts and learns by linear_proxy.
-
-    A relaxed step learns through the gated pool by perturbed_marginals.
-    """
-
-    warmup_steps: int = 1
-    """measured steps before the relaxed ones: they show where a gate is trusted"""
-    relaxed_steps: int = 4
-    """relaxed steps, for tasks whose gate ranks harnesses as sequential prompts do"""
-    measured_steps: int = 1
-    """measured steps after them"""
-    trust: float = 0.3
-    """rank correlation of gated and sequential loss that it takes; -1 trusts all"""
-    samples: int = 6
-    """harnesses of each task in a measured step; at least two for each template"""
-    relaxed_samples: int = 3
-    """soft harnesses of each task in a relaxed step; at least one for each template"""
-    packs: int = 1
-    """rows of packed items that each harness reads in a step"""
-    pack_width: int = 128
-    """tokens of a row of packed items"""
-    optimizer: str = "slot_adam"
-    """of the logits: slot_adam (one scale a slot, for few steps) or adam"""
-    learning_rate: float = 0.5
-    """of the optimiser"""
-    tau: float = 0.5
-    """temperature of the relaxed samples, at least 0.1"""
-    residual: float = 0.0
-    """share of the leave-one-out residual in linear_proxy: 0 plug-in, 1 unbiased"""
-    window: int = 96
-    """measured harnesses of each task that the linear fit remembers"""
-    ridge: float = 0.01
-    """penalty of the linear fit for each remembered harness"""
-    entropy_bonus: float = 0.0
-    """nats of loss bought by one nat of entropy of each slot"""
-    chunk: int = 3
-    """harnesses run at once; memory grows with it"""
-
-    def __post_init__(self) -> None:
-        for name in ("warmup_steps", "relaxed_steps", "measured_steps"):
-            _check(f"search.{name}", getattr(self, name), 0)
-        if self.warmup_steps + self.relaxed_steps + self.measured_steps < 1:
-            raise InputError(
-                "search: expected at least one step, got 0 of every kind; set "
-                "search.measured_steps to 1 or more"
-            )
-        _check("search.trust", self.trust, -1, 1)
-        for name in ("samples", "relaxed_samples", "packs", "chunk"):
-            _check(f"search.{name}", getattr(self, name), 1)
-        _check("search.pack_width", self.pack_width, 16)
-        if self.optimizer not in ("slot_adam", "adam"):
-            raise InputError(
-                f"search.optimizer: expected slot_adam or adam, got "
-                f"{self.optimizer!r}; use one"
-            )
-        _check("search.learning_rate", self.learning_rate, 1e-6)
-        _check("search.tau", self.tau, 0.1)
-        _check("search.residual", self.residual, 0, 1)
-        _check("search.ridge", self.ridge, 1e-9)
-        _check("search.entropy_bonus", self.entropy_bonus, 0)
-
-    @property
-    def num_steps(self) -> int:
-        """Updates in all."""
-        return self.warmup_steps + self.relaxed_steps + self.measured_steps
+            check_range("slots.share_right", self.share_right, 0, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,17 +68,17 @@ class EvalConfig:
 
     def __post_init__(self) -> None:
         for name in ("train_items", "validation_items", "test_items"):
-            _check(f"evaluation.{name}", getattr(self, name), 1)
-        _check("evaluation.validation_packs", self.validation_packs, 1)
-        _check("evaluation.random_harnesses", self.random_harnesses, 0)
-        _check("evaluation.sampled_harnesses", self.sampled_harnesses, 0)
-        _check("evaluation.generate_tokens", self.generate_tokens, 1)
-        _check("evaluation.harnesses_at_once", self.harnesses_at_once, 1)
+            check_range(f"evaluation.{name}", getattr(self, name), 1)
+        check_range("evaluation.validation_packs", self.validation_packs, 1)
+        check_range("evaluation.random_harnesses", self.random_harnesses, 0)
+        check_range("evaluation.sampled_harnesses", self.sampled_harnesses, 0)
+        check_range("evaluation.generate_tokens", self.generate_tokens, 1)
+        check_range("evaluation.harnesses_at_once", self.harnesses_at_once, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """A training run: first stage, the harness alone (theta frozen)."""
+    """A training run: harness, weights, or both."""
 
     task: tuple[str, ...] = DEFAULT_TASKS
     """names of tasks, or .jsonl files; several are trained together"""
@@ -165,13 +97,22 @@ class TrainConfig:
     attention: str = "xla"
     """xla anywhere, or cudnn on a GPU with bfloat16"""
     max_seconds: float | None = None
-    """stop the search cleanly after this time"""
+    """stop the training cleanly after this time"""
     max_tokens: int | None = None
-    """stop the search cleanly after this many tokens, forward and backward"""
+    """stop the training cleanly after this many tokens, forward and backward"""
+    max_calls: int | None = None
+    """stop the training cleanly after this many model calls"""
+    sinks: tuple[str, ...] = ()
+    """where metrics go beside metrics.jsonl: tensorboard, wandb or trackio"""
     quiet: bool = False
     """no progress, only the result"""
     slots: SlotConfig = field(default_factory=SlotConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
+    weights: WeightsConfig = field(default_factory=WeightsConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    guards: GuardConfig = field(default_factory=GuardConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     evaluation: EvalConfig = field(default_factory=EvalConfig)
 
     def __post_init__(self) -> None:

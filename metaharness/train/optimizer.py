@@ -1,4 +1,4 @@
-"""Adam with one second moment for each slot and task.
+"""Optimisers of phi and of theta; Adam with one second moment for each slot and task.
 
 A search of few, noisy steps cannot afford Adam's own scale for every coordinate: its
 first updates are the gradient's *sign*, so that a candidate with no evidence moves as
@@ -7,12 +7,14 @@ Adam-mini shares it by block: Zhang et al. 2024, arXiv:2406.16793), so that the 
 of a gradient are kept and only its size is normalised.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+
+from metaharness.train.config import TrainConfig
+from metaharness.train.schedule import count_updates
 
 
 class SlotAdamState(NamedTuple):
@@ -23,14 +25,13 @@ class SlotAdamState(NamedTuple):
     square: optax.Params
 
 
-def slot_adam(
-    learning_rate: float, *, b1: float = 0.9, b2: float = 0.99, eps: float = 1e-8
+def scale_by_slot_adam(
+    *, b1: float = 0.9, b2: float = 0.99, eps: float = 1e-8
 ) -> optax.GradientTransformation:
-    """Updates of logits ``[task, pool]``: a step moves those candidates of a slot that
-    have a gradient by about ``learning_rate`` in root mean square.
+    """Directions for logits ``[..., pool]`` whose root mean square is about 1 over the
+    candidates of a slot that have a gradient.
 
     Args:
-        learning_rate: > 0.
         b1, b2: decay of the mean and of the mean square, in [0, 1).
         eps: added to the root.
     """
@@ -49,17 +50,57 @@ def slot_adam(
         fix_mean, fix_square = 1 - b1**count, 1 - b2**count
 
         def scale(m, v):
-            return -learning_rate * (m / fix_mean) / (jnp.sqrt(v / fix_square) + eps)
+            return (m / fix_mean) / (jnp.sqrt(v / fix_square) + eps)
 
         return jax.tree.map(scale, mean, square), SlotAdamState(count, mean, square)
 
     return optax.GradientTransformation(init, update)
 
 
-OPTIMIZERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
-    "slot_adam": slot_adam,
-    "adam": optax.adam,
-}
+def phi_rule(config: TrainConfig) -> optax.GradientTransformation:
+    """Updates of the logits; its schedule counts updates of phi."""
+    search = config.search
+    scale = {"slot_adam": scale_by_slot_adam, "adam": optax.scale_by_adam}
+    rate = learning_rate(
+        search.learning_rate,
+        warmup=search.warmup_updates,
+        decay=search.decay,
+        total=count_updates(config).phi,
+    )
+    return optax.chain(scale[search.optimizer](), optax.scale_by_learning_rate(rate))
+
+
+def theta_rule(config: TrainConfig) -> optax.GradientTransformation:
+    """Updates of the LoRA weights: AdamW (Loshchilov & Hutter 2019) on a clipped
+    gradient; its schedule counts updates of theta."""
+    weights = config.weights
+    rate = learning_rate(
+        weights.learning_rate,
+        warmup=weights.warmup_updates,
+        decay=weights.decay,
+        total=count_updates(config).theta,
+    )
+    return optax.chain(
+        optax.clip_by_global_norm(weights.clip),
+        optax.adamw(rate, weight_decay=weights.weight_decay),
+    )
+
+
+def learning_rate(
+    peak: float, *, warmup: int, decay: str, total: int
+) -> optax.Schedule:
+    """A linear rise over ``warmup`` updates, then constant or a cosine to 0.
+
+    The first update has ``peak / (warmup + 1)``, the last of ``total`` with cosine a
+    value just above 0.
+    """
+    rest = max(total - warmup, 1)
+    after = {
+        "constant": optax.constant_schedule(peak),
+        "cosine": optax.cosine_decay_schedule(peak, rest),
+    }[decay]
+    rise = optax.linear_schedule(peak / (warmup + 1), peak, max(warmup, 1))
+    return optax.join_schedules([rise, after], [warmup]) if warmup else after
 
 
 def _mean_square(grad: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Train a harness and leave a run directory: search, baselines, comparison, report."""
+"""Train and leave a run directory: updates, baselines, comparison, report."""
 
 import dataclasses
 import shlex
@@ -8,31 +8,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
-import orbax.checkpoint as ocp
 from rich.console import Console
 
 from metaharness.errors import InputError
 from metaharness.harness.learned import Learned
 from metaharness.harness.slots import Harness
 from metaharness.harness.space import Space, build_space
+from metaharness.model.adapter import FOLDER, adapted_digest, adapted_model
 from metaharness.model.load import Model
+from metaharness.model.lora_file import save_lora
 from metaharness.runlog import provenance, report, table
 from metaharness.runlog.budget import Budget, BudgetCounter
-from metaharness.runlog.report_data import Note, Report
+from metaharness.runlog.report_data import Attribution, Note, Report
 from metaharness.runlog.rundir import RunDirectory, new_path
+from metaharness.runlog.sinks import check_sinks
 from metaharness.runlog.words import headline
 from metaharness.tasks.task import Task
+from metaharness.train.attribution import attribute, seed_choice
 from metaharness.train.baselines import Selected, random_search
 from metaharness.train.compare import Compared, compare, deployed_key, generates
 from metaharness.train.config import TrainConfig
-from metaharness.train.search import (
-    Searched,
-    mode_choices,
-    probabilities,
-    sampled_choices,
-    search,
-)
+from metaharness.train.config_file import as_data
+from metaharness.train.deploy import mode_choices, probabilities, sampled_choices
+from metaharness.train.journal import Journal
+from metaharness.train.loop import INTERRUPTED, PHASE, Fitted, fit
+from metaharness.train.resume import data_digests, open_to_resume
 from metaharness.train.summary import build_report
 
 
@@ -41,7 +41,7 @@ class Run:
     """A finished run.
 
     directory: where its files lie; harness: what was learned; report: all numbers;
-    interrupted: True when Ctrl-C cut it short.
+    interrupted: True when Ctrl-C cut it short (``resume`` goes on).
     """
 
     directory: Path
@@ -54,90 +54,122 @@ class Run:
         return table.score_table(self.report.scores)
 
 
+@dataclass
+class _Results:
+    """What was measured after training, as far as it came."""
+
+    compared: list[Compared] = dataclasses.field(default_factory=list)
+    attribution: list[Attribution] = dataclasses.field(default_factory=list)
+    notes: list[Note] = dataclasses.field(default_factory=list)
+
+
 def train(
     model: Model,
     task: Task | Sequence[Task],
     harness: Harness,
     config: TrainConfig | None = None,
+    *,
+    resume: str | Path | None = None,
 ) -> Run:
-    """Learn a harness for one or several tasks (first stage: theta stays frozen).
+    """Learn a harness for one or several tasks, LoRA weights, or both.
 
     Everything that can be refused is refused before the run directory is made. Ctrl-C
     ends the work in hand; what was done so far is saved and reported.
+
+    Args:
+        model: base weights.
+        task: one or several, trained together.
+        harness: slots and pools.
+        config: defaults where None; what a resumed run was started with, there.
+        resume: run directory to go on with, from its newest checkpoint. The result is
+            that of a run that was never stopped.
 
     Raises InputError (and its children) for what cannot be honoured.
     """
     tasks = (task,) if isinstance(task, Task) else tuple(task)
     check_names(tasks)
-    config = _as_called(config or TrainConfig(), tasks, model)
+    digests = data_digests(model, tasks, harness)
+    if resume is None:
+        config = _as_called(config or TrainConfig(), tasks, model)
+    else:
+        if config is not None:
+            config = _as_called(config, tasks, model)
+        run, config = open_to_resume(Path(resume), config, digests)
+    check_sinks(config.sinks)
     _check_samples(harness, config)
-    space = build_space(model, harness, tasks, implementation=config.attention)
-    resolved = dataclasses.asdict(config)
-    made = provenance.collect(
-        argv=sys.argv,
-        data={"model": model.digest, **{t.name: t.fingerprint for t in tasks}},
+    space = build_space(
+        model,
+        harness,
+        tasks,
+        implementation=config.attention,
+        guard_leaks=config.guards.leaks,
     )
-    run = RunDirectory.create(
-        config.out or new_path(Path("runs"), "train"), config=resolved, provenance=made
-    )
-    counter = BudgetCounter(
-        limits={
-            "search": Budget(
-                max_tokens=config.max_tokens, max_seconds=config.max_seconds
-            )
-        }
-    )
-    with run.metrics() as log:
-        searched = search(
-            space,
-            config.search,
-            train_items=config.evaluation.train_items,
-            seed=config.seed,
-            counter=counter,
-            log=log,
-            quiet=config.quiet,
+    if resume is None:
+        run = RunDirectory.create(
+            config.out or new_path(Path("runs"), "train"),
+            config=as_data(config),
+            provenance=provenance.collect(argv=sys.argv, data=digests),
         )
-    learned = learned_harness(space, searched)
+    limits = Budget(
+        max_tokens=config.max_tokens,
+        max_seconds=config.max_seconds,
+        max_calls=config.max_calls,
+    )
+    counter = BudgetCounter(limits={PHASE: limits})
+    with Journal(run, config, resume=resume is not None) as journal:
+        fitted = fit(space, config, counter=counter, journal=journal)
+    results = _Results([], [], [Note(text, "warning") for text in journal.notes])
+    learned = learned_harness(space, fitted)
     run.write_json("harness.json", learned.as_json())
-    _save_checkpoint(run, searched)
-    notes: list[Note] = []
-    compared: list[Compared] = []
-    interrupted = searched.stopped.startswith("interrupted")
+    if fitted.state.theta is not None:
+        save_lora(
+            run.path / FOLDER,
+            fitted.state.theta,
+            config.lora,
+            base=model.name,
+            overwrite=True,
+        )
+    interrupted = fitted.stopped == INTERRUPTED
     if not interrupted:
         try:
-            compared, cut = _compare(space, config, searched, counter, notes)
+            interrupted = not _measure(space, config, fitted, counter, results)
         except KeyboardInterrupt:
-            cut = True
-        interrupted = cut
+            interrupted = True
     if interrupted:
-        notes.append(
+        results.notes.append(
             Note(
-                "Interrupted (Ctrl-C): what was measured until then is shown.",
+                "Interrupted (Ctrl-C): what was measured until then is shown. Go on: "
+                f"metaharness train --resume {shlex.quote(str(run.path))}",
                 "warning",
             )
         )
     filled = build_report(
         space,
-        searched,
-        compared,
+        fitted,
+        results.compared,
+        attribution=results.attribution,
         counter=counter,
         seed=config.seed,
         command=shlex.join(["metaharness", *sys.argv[1:]]),
-        notes=notes,
+        notes=results.notes,
         config=run.config,
         provenance=run.provenance,
+        complete=not interrupted and not fitted.stopped,
     )
     report.write(filled, run)
     return Run(run.path, learned, filled, interrupted)
 
 
-def learned_harness(space: Space, searched: Searched) -> Learned:
+def learned_harness(space: Space, fitted: Fitted) -> Learned:
     """The learned probabilities and the likeliest harness of each task."""
     names = [task.name for task in space.tasks]
-    chances = probabilities(space, searched.state)
+    chances = probabilities(space, fitted.state)
+    digest = space.model.digest
+    if fitted.state.theta is not None:
+        digest = adapted_digest(digest, fitted.state.theta)
     return Learned(
         space.harness,
-        dict(zip(names, mode_choices(space, searched.state), strict=True)),
+        dict(zip(names, mode_choices(space, fitted.state), strict=True)),
         {
             slot: {
                 name: tuple(map(float, row))
@@ -146,7 +178,7 @@ def learned_harness(space: Space, searched: Searched) -> Learned:
             for slot, chance in chances.items()
         },
         space.model.name,
-        space.model.digest,
+        digest,
     )
 
 
@@ -155,6 +187,8 @@ def print_run(run: Run, console: Console | None = None) -> None:
     console = console or table.wide_console()
     if run.report.scores:
         console.print(run.table())
+    if run.report.attribution:
+        console.print(table.attribution_table(run.report.attribution))
     said = headline(run.report)
     for sentence in (said.lead, *said.points):
         console.print(sentence, markup=False)
@@ -164,14 +198,55 @@ def print_run(run: Run, console: Console | None = None) -> None:
     console.print(f"\nreport: {run.directory / 'report.html'}", soft_wrap=True)
 
 
+def _measure(
+    space: Space,
+    config: TrainConfig,
+    fitted: Fitted,
+    counter: BudgetCounter,
+    results: _Results,
+) -> bool:
+    """Comparison and attribution, into ``results``; False when Ctrl-C cut it short.
+
+    Where weights were trained, every harness of the comparison reads the trained ones,
+    so that it compares harnesses; what the weights bring is the attribution's.
+    """
+    theta = fitted.state.theta
+    deployed, adapted = space, None
+    if theta is not None:
+        model = adapted_model(space.model, theta, config.lora)
+        deployed, adapted = dataclasses.replace(space, model=model), model.decoder
+        results.notes.append(
+            Note(
+                "Every row of the score table reads the trained weights; what the "
+                "weights brought is under “What brought the gain”.",
+                "info",
+            )
+        )
+    whole = _compare(deployed, config, fitted, counter, results)
+    if whole and theta is not None:
+        results.attribution += attribute(
+            space,
+            adapted,
+            seed_choices=[seed_choice(space, i) for i in range(space.num_tasks)],
+            learned=mode_choices(space, fitted.state),
+            config=config.evaluation,
+            seed=config.seed,
+            counter=counter,
+            quiet=config.quiet,
+        )
+    return whole
+
+
 def _compare(
     space: Space,
     config: TrainConfig,
-    searched: Searched,
+    fitted: Fitted,
     counter: BudgetCounter,
-    notes: list[Note],
-) -> tuple[list[Compared], bool]:
-    spent = counter.counts("search")
+    results: _Results,
+) -> bool:
+    """Random search at the tokens of training, then all methods on test items."""
+    notes = results.notes
+    spent = counter.counts(PHASE)
     tried: list[Selected] = random_search(
         space,
         items=config.evaluation.validation_items,
@@ -189,7 +264,7 @@ def _compare(
         Note(
             f"Best random harness: the best of {numbers} a task on "
             f"up to {config.evaluation.validation_items} validation items, for "
-            f"{counter.counts('random search').token_passes:,} tokens; the search used "
+            f"{counter.counts('random search').token_passes:,} tokens; training used "
             f"{spent.token_passes:,} ({spent.token_forwards:,} forward, "
             f"{spent.backward_tokens:,} backward).",
             "info",
@@ -210,13 +285,13 @@ def _compare(
                 "info",
             )
         )
-    compared = compare(
+    results.compared = compare(
         space,
         evaluation,
-        learned=mode_choices(space, searched.state),
+        learned=mode_choices(space, fitted.state),
         sampled=sampled_choices(
             space,
-            searched.state,
+            fitted.state,
             config.evaluation.sampled_harnesses,
             deployed_key(config.seed),
         ),
@@ -225,7 +300,7 @@ def _compare(
         counter=counter,
         quiet=config.quiet,
     )
-    return compared, len(compared) < space.num_tasks
+    return len(results.compared) == space.num_tasks
 
 
 def check_names(tasks: Sequence[Task]) -> None:
@@ -255,10 +330,3 @@ def _check_samples(harness: Harness, config: TrainConfig) -> None:
                 f"search.{name}: expected at least {least} for {templates} templates, "
                 f"got {found}; raise it or use fewer templates"
             )
-
-
-def _save_checkpoint(run: RunDirectory, searched: Searched) -> None:
-    """The last training state, with Orbax; the key as its raw data."""
-    state = searched.state._replace(root=jax.random.key_data(searched.state.root))
-    with ocp.StandardCheckpointer() as saver:
-        saver.save((run.checkpoints / str(int(searched.state.step))).absolute(), state)

@@ -1,26 +1,21 @@
-"""Jitted updates of the harness logits: measured and relaxed, each traced once."""
+"""Jitted updates of phi and theta, each traced once.
+
+Four kinds (see ``schedule``), one signature: ``(state, problem, active) -> (state,
+Updated)``. ``active``: bool ``[task]``; a relaxed update leaves other tasks' logits as
+they are, the other kinds train every task.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
+from einops import rearrange
 
-from estimators import (
-    Estimator,
-    Family,
-    ask,
-    combine,
-    evaluate,
-    exact,
-    linear_proxy,
-    over_tasks,
-    perturbed_marginals,
-    tell,
-)
+from estimators import Draw, Estimator, ask, tell
 from metaharness import keys
+from metaharness.harness.gradients import measured_gradient, relaxed_gradient
 from metaharness.harness.objective import (
     Problem,
     gated_losses,
@@ -29,26 +24,12 @@ from metaharness.harness.objective import (
 )
 from metaharness.harness.packing import draw_packs
 from metaharness.harness.space import EXEMPLARS, TEMPLATE, Space
-from metaharness.train.config import SearchConfig
-from metaharness.train.optimizer import OPTIMIZERS
-
-Logits = dict[str, jax.Array]
-
-
-class TrainState(NamedTuple):
-    """What a training step changes.
-
-    logits: slot -> float32 ``[task, pool]``; optimizer: its state on them;
-    measured, relaxed: states of the two estimators; step: int32, updates done; root:
-    the run's typed key (constant).
-    """
-
-    logits: Logits
-    optimizer: Any
-    measured: Any
-    relaxed: Any
-    step: jax.Array
-    root: jax.Array
+from metaharness.train.choice import measured_estimator, relaxed_estimator, sampler
+from metaharness.train.config import TrainConfig
+from metaharness.train.guards import entropy_bonus, mask_at_random
+from metaharness.train.optimizer import phi_rule, theta_rule
+from metaharness.train.schedule import MEASURED, RELAXED, WEIGHTS, plan
+from metaharness.train.state import Phi, TrainState, adapted, chances
 
 
 class Updated(NamedTuple):
@@ -57,7 +38,8 @@ class Updated(NamedTuple):
     loss: float32 ``[task]``, the averaged loss of the draw; rows: ``[task, row]``;
     gated: the same rows through the gate, or None; template: int32 ``[task, row]``;
     forward, backward, calls: int32, cost; estimator: slot -> metrics ``[task]``;
-    probabilities: slot -> float32 ``[task, pool]`` after the update.
+    probabilities: slot -> float32 ``[task, pool]`` after the update; theta_grad: norm
+    of the gradient in theta, before it is clipped, or None.
     """
 
     loss: jax.Array
@@ -69,247 +51,359 @@ class Updated(NamedTuple):
     calls: jax.Array
     estimator: Mapping[str, Any]
     probabilities: Mapping[str, jax.Array]
+    theta_grad: jax.Array | None
 
 
-def measured_estimator(space: Space, config: SearchConfig) -> Estimator:
-    """``linear_proxy`` on the exemplars, stratified enumeration of the templates."""
-    parts: dict[str, tuple[Family, Estimator]] = {}
-    if EXEMPLARS in space.families:
-        family = space.families[EXEMPLARS]
-        proxy = linear_proxy(
-            family,
-            samples=config.samples,
-            window=max(config.window // config.samples, 1) * config.samples,
-            ridge=config.ridge,
-            residual=config.residual,
-        )
-        parts[EXEMPLARS] = (family, proxy)
-    family = space.families[TEMPLATE]
-    parts[TEMPLATE] = (family, exact(family))
-    return over_tasks(combine(parts))
+Update = Callable[[TrainState, Problem, jax.Array], tuple[TrainState, Updated]]
 
 
-def relaxed_estimator(space: Space, config: SearchConfig) -> Estimator:
-    """``perturbed_marginals`` on the exemplars, stratified enumeration of templates.
+class Part(NamedTuple):
+    """What one part of the items gives, already weighted by its share of them.
 
-    Templates learn here from a soft exemplar choice; they are learned again from
-    deployable harnesses in the measured steps.
+    losses, gated: float32 ``[task, row]``; slope: ``[task, pool]``; weights: ``[task,
+    row, pool]``; theta: of theta's structure; forward, backward: int32, tokens. None
+    where not asked for.
     """
-    exemplars, template = space.families[EXEMPLARS], space.families[TEMPLATE]
-    soft = perturbed_marginals(
-        exemplars, samples=config.relaxed_samples, tau=config.tau
-    )
-    parts = {EXEMPLARS: (exemplars, soft), TEMPLATE: (template, exact(template))}
-    return over_tasks(combine(parts, allow_soft_reward=True))
+
+    losses: jax.Array
+    forward: jax.Array
+    backward: jax.Array
+    gated: jax.Array | None = None
+    slope: jax.Array | None = None
+    weights: jax.Array | None = None
+    theta: Any = None
 
 
-def init_state(space: Space, config: SearchConfig, seed: int) -> TrainState:
-    """Uniform logits and fresh optimiser and estimator states."""
-    root = keys.root_key(seed)
-    logits = {
-        slot: jnp.zeros((space.num_tasks, family.n), jnp.float32)
-        for slot, family in space.families.items()
+def make_steps(space: Space, config: TrainConfig) -> dict[str, Update]:
+    """The jitted updates of a schedule by kind, state donated; reuse them, so that
+    nothing compiles twice."""
+    kinds = [
+        kind
+        for kind in dict.fromkeys(plan(config))
+        if kind != RELAXED or EXEMPLARS in space.families
+    ]
+    return {
+        kind: jax.jit(make_update(space, config, kind), donate_argnums=0)
+        for kind in kinds
     }
-    key = keys.derive(root, stage="setup", step=0, purpose="estimator")
-    measured_key, relaxed_key = jax.random.split(key)
-    relaxed = None
-    if EXEMPLARS in space.families and config.relaxed_steps:
-        relaxed = relaxed_estimator(space, config).init(relaxed_key, logits)
-    return TrainState(
-        logits,
-        OPTIMIZERS[config.optimizer](config.learning_rate).init(logits),
-        measured_estimator(space, config).init(measured_key, logits),
-        relaxed,
-        jnp.int32(0),
-        root,
-    )
 
 
-class Steps(NamedTuple):
-    """The jitted updates of one space; reuse them, so that nothing compiles twice.
-
-    measured: ``(state, problem)``; relaxed: ``(state, problem, active)``, or None
-    where nothing relaxed is asked for. Both return the new state and ``Updated``.
-    """
-
-    measured: Callable[[TrainState, Problem], tuple[TrainState, Updated]]
-    relaxed: Callable[..., tuple[TrainState, Updated]] | None
-
-
-def make_steps(space: Space, config: SearchConfig) -> Steps:
-    """Step makers' results; they compile when they are first called."""
-    relaxed = None
-    if EXEMPLARS in space.families and config.relaxed_steps:
-        relaxed = make_relaxed_step(space, config)
-    return Steps(make_measured_step(space, config), relaxed)
+def make_update(space: Space, config: TrainConfig, kind: str) -> Update:
+    """One kind of update, not jitted: vmap it over states for several seeds."""
+    if kind == MEASURED:
+        return _make(space, config, measured_estimator, _measured_part, phi=True)
+    if kind == RELAXED:
+        return _make(space, config, relaxed_estimator, _relaxed_part, phi=True)
+    if kind == WEIGHTS:
+        return _make(space, config, _theta_sampler(config), _sequential_part, phi=False)
+    if config.weights.through == "gate":
+        return _make(space, config, relaxed_estimator, _relaxed_gradient_part, phi=True)
+    return _make(space, config, measured_estimator, _measured_gradient_part, phi=True)
 
 
-def make_measured_step(
-    space: Space, config: SearchConfig
-) -> Callable[[TrainState, Problem], tuple[TrainState, Updated]]:
-    """An update from sequential prompts; the gate is read for slopes and for trust."""
-    estimator = measured_estimator(space, config)
-    exemplars = EXEMPLARS in space.families
-    static = {"chunk": config.chunk, "implementation": space.implementation}
-    everyone = np.ones((space.num_tasks,), bool)
+def _make(space, config, estimator_of, part_of, *, phi: bool) -> Update:
+    estimator = estimator_of(space, config.search)
+    relaxed = estimator_of is relaxed_estimator
+    stage = "search" if phi else "train"
+    masks = {slot: jnp.asarray(mask) for slot, mask in space.masks.items()}
 
-    def step(state: TrainState, problem: Problem) -> tuple[TrainState, Updated]:
-        draw, packs = _ask(estimator, state, state.measured, problem, space, config)
-        template = draw.outcomes[TEMPLATE][..., 0]
-        if exemplars:
-            shots = draw.outcomes[EXEMPLARS]
-        else:
-            shots = jnp.zeros((*template.shape, 0), jnp.int32)
-        active = jnp.asarray(everyone)
-        losses = measured_losses(
-            problem, template, shots, packs, active, width=space.width, **static
-        )
-        gated = slope = None
-        forward, backward = losses.tokens.sum(), jnp.int32(0)
-        if exemplars:
-            through = gated_losses(
-                problem, template, draw.weights[EXEMPLARS], packs, active, **static
-            )
-            likeliest = jnp.argmax(state.logits[TEMPLATE], axis=-1)[:, None]
-            probe = draw.probe[EXEMPLARS][:, None]
-            at_probe, slopes = relaxed_losses(
-                problem, likeliest.astype(jnp.int32), probe, packs, active, **static
-            )
-            gated = through.loss
-            slope = {EXEMPLARS: slopes[:, 0], TEMPLATE: None}
-            forward += through.tokens.sum() + at_probe.tokens.sum()
-            backward += at_probe.tokens.sum()
-        told = tell(
-            estimator, state.logits, draw, losses.loss, state.measured, slope=slope
-        )
-        state = _apply(state, told.logits_grad, space, config)
-        rows = losses.loss
-        updated = Updated(
-            (draw.coef * rows).sum(-1) * space.num_tasks,
-            rows,
-            gated,
-            template,
-            forward,
-            backward,
-            _calls(problem, packs) * template.shape[1],
-            told.metrics,
-            chances(space, state.logits),
-        )
-        return state._replace(measured=told.state), updated
-
-    return jax.jit(step, donate_argnums=0)
-
-
-def make_relaxed_step(
-    space: Space, config: SearchConfig
-) -> Callable[[TrainState, Problem, jax.Array], tuple[TrainState, Updated]]:
-    """An update through the gated pool; tasks that are not ``active`` stay put."""
-    estimator = relaxed_estimator(space, config)
-    static = {"chunk": config.chunk, "implementation": space.implementation}
-
-    def step(
+    def update(
         state: TrainState, problem: Problem, active: jax.Array
     ) -> tuple[TrainState, Updated]:
-        draw, packs = _ask(estimator, state, state.relaxed, problem, space, config)
-
-        def objective(draw, theta):
-            del theta
-            template = draw.outcomes[TEMPLATE][..., 0]
-            losses, _ = relaxed_losses(
-                problem, template, draw.weights[EXEMPLARS], packs, active, **static
+        def key(purpose):
+            return keys.derive(
+                state.root, stage=stage, step=state.step, purpose=purpose
             )
-            return losses.loss
 
-        evaluated = evaluate(estimator, objective)(draw, None)
-        told = tell(
-            estimator,
-            state.logits,
-            draw,
-            evaluated.losses,
-            state.relaxed,
-            weights_grad=evaluated.weights_grad,
-        )
-        fresh = _apply(state, told.logits_grad, space, config)
-        kept = jax.tree.map(
-            lambda new, old: jnp.where(active[:, None], new, old),
-            fresh.logits,
-            state.logits,
+        allowed = dict(masks)
+        if phi and config.guards.mask_rate and EXEMPLARS in masks:
+            allowed[EXEMPLARS] = mask_at_random(
+                key("mask"),
+                masks[EXEMPLARS],
+                keep=space.families[EXEMPLARS].k + 1,
+                rate=config.guards.mask_rate,
+            )
+        held = (state.relaxed if relaxed else state.measured) if phi else None
+        if not phi:
+            held = estimator.init(key("estimator"), state.logits)
+        draw = ask(estimator, key("draw"), state.logits, held, allowed)
+        packs = _draw_packs(key("items"), problem, config)
+        dropped = None
+        if config.lora.dropout and part_of in _TRAIN_THETA:
+            dropped = key("dropout")
+        scene = _Scene(space, config, problem, state, draw, active, dropped)
+        total = _in_parts(
+            lambda packs, share: part_of(scene, packs, share),
+            problem,
+            packs,
+            config.search.accumulate,
         )
         template = draw.outcomes[TEMPLATE][..., 0]
-        rows = evaluated.losses
-        tokens = _row_tokens(problem, template, packs, active)
+        told = None
+        if phi:
+            told = _tell(estimator, state, draw, total, held)
+            state = _update_phi(space, config, state, told.logits_grad, active)
+            state = state._replace(**{"relaxed" if relaxed else "measured": told.state})
+        theta_grad = None
+        if total.theta is not None:
+            theta_grad = optax.global_norm(total.theta)
+            state = _update_theta(config, state, total.theta)
+        state = state._replace(step=state.step + 1)
+        rows = total.losses
         updated = Updated(
             (draw.coef * rows).sum(-1) * space.num_tasks,
             rows,
-            None,
+            total.gated,
             template,
-            tokens,
-            tokens,
+            total.forward,
+            total.backward,
             (_calls_by_task(problem, packs) * active).sum() * template.shape[1],
-            told.metrics,
-            chances(space, kept),
+            told.metrics if told else {},
+            chances(space, state.logits),
+            theta_grad,
         )
-        return fresh._replace(logits=kept, relaxed=told.state), updated
+        return state, updated
 
-    return jax.jit(step, donate_argnums=0)
-
-
-def chances(space: Space, logits: Logits) -> dict[str, jax.Array]:
-    """Slot -> chance of each candidate to be chosen, float32 ``[task, pool]``."""
-    return {
-        slot: family.distribution(
-            logits[slot], jnp.asarray(space.masks[slot])
-        ).marginals()
-        for slot, family in space.families.items()
-    }
+    return update
 
 
-def _ask(estimator, state, estimator_state, problem, space, config):
-    def key(purpose):
-        return keys.derive(state.root, stage="search", step=state.step, purpose=purpose)
+class _Scene(NamedTuple):
+    """What a part reads besides its items."""
 
-    masks = {slot: jnp.asarray(mask) for slot, mask in space.masks.items()}
-    draw = ask(estimator, key("draw"), state.logits, estimator_state, masks)
-    item_keys = jax.random.split(key("items"), space.num_tasks)
-    total = problem.packs.items.shape[1]
-    packs = jax.vmap(
-        lambda item_key, num: draw_packs(item_key, num, total, config.packs)
-    )(item_keys, problem.packs.num_packs)
-    return draw, packs
+    space: Space
+    config: TrainConfig
+    problem: Problem
+    state: TrainState
+    draw: Draw
+    active: jax.Array
+    dropped: jax.Array | None
+
+    def adapt(self, theta):
+        return adapted(self.problem.decoder, theta, self.config, key=self.dropped)
+
+    @property
+    def static(self) -> dict[str, Any]:
+        return {
+            "chunk": self.config.search.chunk,
+            "implementation": self.space.implementation,
+        }
+
+    @property
+    def template(self) -> jax.Array:
+        return self.draw.outcomes[TEMPLATE][..., 0]
+
+    @property
+    def shots(self) -> jax.Array:
+        if EXEMPLARS in self.draw.outcomes:
+            return self.draw.outcomes[EXEMPLARS]
+        return jnp.zeros((*self.template.shape, 0), jnp.int32)
 
 
-def _apply(state, grads, space, config) -> TrainState:
-    if config.entropy_bonus:
+def _measured_part(scene: _Scene, packs, share) -> Part:
+    """Losses of sequential prompts; the gate is read for its slope and for trust."""
+    problem = scene.problem._replace(decoder=scene.adapt(scene.state.theta))
+    losses = measured_losses(
+        problem,
+        scene.template,
+        scene.shots,
+        packs,
+        scene.active,
+        width=scene.space.width,
+        **scene.static,
+    )
+    part = Part(losses.loss * share, losses.tokens.sum(), jnp.int32(0))
+    return _read_gate(scene, problem, packs, share, part)
+
+
+def _measured_gradient_part(scene: _Scene, packs, share) -> Part:
+    """As ``_measured_part``, and the gradient in theta from the same pass."""
+    part = _sequential_part(scene, packs, share)
+    problem = scene.problem._replace(decoder=scene.adapt(scene.state.theta))
+    return _read_gate(scene, problem, packs, share, part)
+
+
+def _sequential_part(scene: _Scene, packs, share) -> Part:
+    out = measured_gradient(
+        scene.problem,
+        scene.adapt,
+        scene.state.theta,
+        scene.template,
+        scene.shots,
+        packs,
+        scene.draw.coef * share,
+        width=scene.space.width,
+        **scene.static,
+    )
+    tokens = out.tokens.sum()
+    return Part(out.loss * share, tokens, tokens, theta=out.theta)
+
+
+def _read_gate(scene: _Scene, problem, packs, share, part: Part) -> Part:
+    probes = scene.draw.probe
+    if EXEMPLARS not in scene.draw.outcomes or problem.cache is None:
+        return part
+    through = gated_losses(
+        problem,
+        scene.template,
+        scene.draw.weights[EXEMPLARS],
+        packs,
+        scene.active,
+        **scene.static,
+    )
+    part = part._replace(
+        gated=through.loss * share, forward=part.forward + through.tokens.sum()
+    )
+    if probes[EXEMPLARS] is None:
+        return part
+    likeliest = jnp.argmax(scene.state.logits[TEMPLATE], axis=-1)[:, None]
+    at_probe, slopes = relaxed_losses(
+        problem,
+        likeliest.astype(jnp.int32),
+        probes[EXEMPLARS][:, None],
+        packs,
+        scene.active,
+        **scene.static,
+    )
+    tokens = at_probe.tokens.sum()
+    return part._replace(
+        slope=slopes[:, 0] * share,
+        forward=part.forward + tokens,
+        backward=part.backward + tokens,
+    )
+
+
+def _relaxed_part(scene: _Scene, packs, share) -> Part:
+    """Losses of soft rows and their gradient in the rows' weights."""
+    problem = scene.problem._replace(decoder=scene.adapt(scene.state.theta))
+    losses, slopes = relaxed_losses(
+        problem,
+        scene.template,
+        scene.draw.weights[EXEMPLARS],
+        packs,
+        scene.active,
+        **scene.static,
+    )
+    tokens = losses.tokens.sum()
+    coef = (scene.draw.coef * share)[..., None]
+    return Part(losses.loss * share, tokens, tokens, weights=slopes * coef)
+
+
+def _relaxed_gradient_part(scene: _Scene, packs, share) -> Part:
+    """As ``_relaxed_part``, and the gradient in theta from the same pass."""
+    out = relaxed_gradient(
+        scene.problem,
+        scene.adapt,
+        scene.state.theta,
+        scene.template,
+        scene.draw.weights[EXEMPLARS],
+        packs,
+        scene.draw.coef * share,
+        exact=scene.config.weights.cache == "exact",
+        **scene.static,
+    )
+    tokens = out.tokens.sum()
+    if scene.config.weights.cache == "exact":
+        tokens += scene.space.pool_tokens
+    return Part(out.loss * share, tokens, tokens, weights=out.weights, theta=out.theta)
+
+
+_TRAIN_THETA = (_sequential_part, _measured_gradient_part, _relaxed_gradient_part)
+
+
+def _theta_sampler(config: TrainConfig):
+    return lambda space, search: sampler(space, config.weights.samples)
+
+
+def _tell(estimator: Estimator, state: TrainState, draw: Draw, total: Part, held):
+    slope = weights_grad = None
+    if total.slope is not None:
+        slope = {EXEMPLARS: total.slope, TEMPLATE: None}
+    if total.weights is not None:
+        weights_grad = {EXEMPLARS: total.weights, TEMPLATE: None}
+    return tell(
+        estimator,
+        state.logits,
+        draw,
+        total.losses,
+        held,
+        slope=slope,
+        weights_grad=weights_grad,
+    )
+
+
+def _update_phi(space, config, state: TrainState, grads, active) -> TrainState:
+    """From a gradient in the logits to new parameters of them."""
+    if config.guards.entropy_bonus:
+        masks = {slot: jnp.asarray(mask) for slot, mask in space.masks.items()}
 
         def bonus(logits):
-            entropy = 0.0
-            for slot, family in space.families.items():
-                law = family.distribution(logits[slot], jnp.asarray(space.masks[slot]))
-                entropy += law.entropy().mean()
-            return -config.entropy_bonus * entropy
+            size = entropy_bonus(space.families, masks, logits)
+            return -config.guards.entropy_bonus * size
 
         grads = jax.tree.map(jnp.add, grads, jax.grad(bonus)(state.logits))
-    rule = OPTIMIZERS[config.optimizer](config.learning_rate)
-    updates, optimizer = rule.update(grads, state.optimizer)
-    logits = optax.apply_updates(state.logits, updates)
-    return state._replace(logits=logits, optimizer=optimizer, step=state.step + 1)
+    old = state.phi
+    kind = config.search.conditioning
+    zeros = jax.tree.map(jnp.zeros_like, old)
+    shared, delta = zeros
+    if kind != "independent":
+        shared = jax.tree.map(lambda grad: grad.sum(axis=0), grads)
+    if kind == "independent":
+        delta = grads
+    if kind == "task":
+        shrink = config.search.shrinkage / space.num_tasks
+        delta = jax.tree.map(lambda grad, own: grad + shrink * own, grads, old.delta)
+    updates, optimizer = phi_rule(config).update(
+        Phi(shared, delta), state.phi_optimizer, old
+    )
+    new = optax.apply_updates(old, updates)
+    kept = jax.tree.map(
+        lambda new, old: jnp.where(active[:, None], new, old), new.delta, old.delta
+    )
+    return state._replace(phi=new._replace(delta=kept), phi_optimizer=optimizer)
+
+
+def _update_theta(config: TrainConfig, state: TrainState, grads) -> TrainState:
+    updates, optimizer = theta_rule(config).update(
+        grads, state.theta_optimizer, state.theta
+    )
+    theta = optax.apply_updates(state.theta, updates)
+    return state._replace(theta=theta, theta_optimizer=optimizer)
+
+
+def _draw_packs(key: jax.Array, problem: Problem, config: TrainConfig) -> jax.Array:
+    """The items of an update: int32 ``[task, pack]``, each task its own."""
+    num_packs, total = problem.packs.num_packs, problem.packs.items.shape[1]
+    wanted = config.search.packs * config.search.accumulate
+    item_keys = jax.random.split(key, num_packs.shape[0])
+    return jax.vmap(lambda key, num: draw_packs(key, num, total, wanted))(
+        item_keys, num_packs
+    )
+
+
+def _in_parts(run, problem: Problem, packs: jax.Array, num: int) -> Part:
+    """``run(packs, share)`` over ``num`` parts of the packs, added up.
+
+    share: float32 ``[task, 1]``, the part's share of the update's items. The sum is
+    what one part with all packs gives, because losses are means over items.
+    """
+    if num == 1:
+        return run(packs, jnp.ones((packs.shape[0], 1)))
+    parts = rearrange(packs, "task (part pack) -> part task pack", part=num)
+    counts = jax.vmap(lambda packs: _calls_by_task(problem, packs))(parts)
+    shares = counts / jnp.maximum(counts.sum(axis=0), 1)
+
+    def add(total, part):
+        packs, share = part
+        return jax.tree.map(jnp.add, total, run(packs, share[:, None])), None
+
+    start = jax.tree.map(
+        lambda x: jnp.zeros(x.shape, x.dtype),
+        jax.eval_shape(run, parts[0], shares[0][:, None]),
+    )
+    return jax.lax.scan(add, start, (parts, shares))[0]
 
 
 def _calls_by_task(problem: Problem, packs: jax.Array) -> jax.Array:
     """Items in each task's packs, int32 ``[task]``."""
     chosen = jnp.take_along_axis(problem.packs.items, packs[..., None], axis=1)
     return (chosen >= 0).sum(axis=(1, 2))
-
-
-def _calls(problem: Problem, packs: jax.Array) -> jax.Array:
-    return _calls_by_task(problem, packs).sum()
-
-
-def _row_tokens(problem, template, packs, active) -> jax.Array:
-    """Tokens of every row's items, int32 scalar."""
-
-    def one(counts, template, packs):
-        return counts[template[:, None], packs[None, :]].sum()
-
-    each = jax.vmap(one)(problem.packs.num_tokens, template, packs)
-    return (each * active).sum()

@@ -9,6 +9,7 @@ from metaharness.harness.slots import Choice
 from metaharness.harness.space import EXEMPLARS, TEMPLATE, Space
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.runlog.report_data import (
+    Attribution,
     Candidate,
     Curve,
     Note,
@@ -21,129 +22,74 @@ from metaharness.runlog.report_data import (
     budget_rows,
 )
 from metaharness.train.compare import Compared, score_rows
-from metaharness.train.search import Searched, mode_choices, probabilities
-
-# A slot whose likeliest candidate gained less than this over uniform learned nothing.
-_MOVED = 0.02
+from metaharness.train.deploy import mode_choices
+from metaharness.train.diagnosis import diagnose
+from metaharness.train.loop import Fitted
 
 
 def build_report(
     space: Space,
-    searched: Searched,
+    fitted: Fitted,
     compared: Sequence[Compared],
     *,
+    attribution: Sequence[Attribution] = (),
     counter: BudgetCounter,
     seed: int,
     command: str,
     notes: Sequence[Note],
     config: dict[str, Any],
     provenance: dict[str, Any],
+    complete: bool = True,
 ) -> Report:
     """Fill the report with what was measured; what is missing is left out."""
-    choices = mode_choices(space, searched.state)
+    choices = mode_choices(space, fitted.state)
     return Report(
         title=", ".join(task.name for task in space.tasks),
         model=space.model.name,
         command=command,
         seconds=counter.counts().seconds,
         scores=tuple(score_rows(compared, seed=seed)),
-        trust=tuple(trust_rows(space, searched)),
-        curves=tuple(_curves(space, searched)),
-        slots=tuple(_slots(space, searched, choices)),
+        attribution=tuple(attribution),
+        trust=tuple(trust_rows(space, fitted)),
+        curves=tuple(_curves(space, fitted)),
+        slots=tuple(_slots(space, fitted, choices)),
         prompts=tuple(_prompts(space, choices)),
         budget=tuple(budget_rows(counter)),
-        notes=(*notes, *diagnose(space, searched)),
+        notes=(*notes, *diagnose(space, fitted)),
         config=config,
         provenance=provenance,
+        complete=complete,
     )
 
 
-def trust_rows(space: Space, searched: Searched) -> list[TrustRow]:
+def trust_rows(space: Space, fitted: Fitted) -> list[TrustRow]:
     """Per task: does the gate rank harnesses as sequential prompts do?"""
     if EXEMPLARS not in space.families:
         return []
-    measured = [row for row in searched.trace if row["kind"] == "measured"]
+    measured = [row for row in fitted.trace if "spearman" in row]
     if not measured:
         return []
     last = measured[-1]
-    ranks, pairs = searched.gate.spearman(), searched.gate.num_pairs()
+
+    def fit(name: str, task: str) -> float | None:
+        """A held-out fit needs two updates at least: one to fit, one to check."""
+        return last[name][task] if name in last and len(measured) > 1 else None
+
+    ranks, pairs = fitted.gate.spearman(), fitted.gate.num_pairs()
     return [
         TrustRow(
             task=task.name,
             spearman=float(ranks[i]) if np.isfinite(ranks[i]) else None,
             num_harnesses=pairs[i],
-            slope_fit=_known(last["slope_r2"][task.name], measured),
-            ridge_fit=_known(last["ridge_r2"][task.name], measured),
+            slope_fit=fit("slope_r2", task.name),
+            ridge_fit=fit("ridge_r2", task.name),
         )
         for i, task in enumerate(space.tasks)
     ]
 
 
-def _known(value: float, measured: list[dict[str, Any]]) -> float | None:
-    """A held-out fit needs at least two measured steps: one to fit, one to check."""
-    return value if len(measured) > 1 else None
-
-
-def diagnose(space: Space, searched: Searched) -> list[Note]:
-    """Why nothing was learned, and where probabilities are saturated."""
-    notes = []
-    if searched.stopped:
-        notes.append(Note(f"The search stopped early: {searched.stopped}.", "warning"))
-    if not searched.trace:
-        return [*notes, Note("Nothing learned, because no step was done.", "warning")]
-    learned = probabilities(space, searched.state)
-    for index, task in enumerate(space.tasks):
-        for slot, family in space.families.items():
-            chance = learned[slot][index][space.masks[slot][index]]
-            uniform = family.k / len(chance)
-            if len(chance) > family.k and chance.max() - uniform < _MOVED:
-                reason = _reason(searched, task.name)
-                notes.append(
-                    Note(
-                        f"{task.name}: slot {slot} stayed near uniform (largest "
-                        f"probability {chance.max():.2f}, uniform {uniform:.2f}); "
-                        f"{reason}.",
-                        "warning",
-                    )
-                )
-            sure = np.mean((chance < 0.02) | (chance > 0.98))
-            if sure > 0.9 and len(chance) > family.k:
-                notes.append(
-                    Note(
-                        f"{task.name}: slot {slot} is saturated, {sure:.0%} of its "
-                        "probabilities are within 0.02 of 0 or 1; the table above "
-                        "says whether that harness is better.",
-                        "info",
-                    )
-                )
-    if EXEMPLARS in space.families and any(
-        row["kind"] == "relaxed" for row in searched.trace
-    ):
-        used = [
-            t.name for t, on in zip(space.tasks, searched.trusted, strict=True) if on
-        ]
-        skipped = [t.name for t in space.tasks if t.name not in used]
-        text = f"Relaxed steps were taken for {', '.join(used)}"
-        if skipped:
-            text += (
-                f"; not for {', '.join(skipped)}, whose gate did not rank harnesses as "
-                "sequential prompts do"
-            )
-        notes.append(Note(text + ".", "info"))
-    return notes
-
-
-def _reason(searched: Searched, task: str) -> str:
-    losses = [row["loss"][task] for row in searched.trace if task in row["loss"]]
-    if len(losses) < 2:
-        return "it was updated only once, the budget is too small"
-    if np.ptp(losses) < 1e-6:
-        return "all its losses were equal, so there is nothing to learn from"
-    return "no candidate was consistently better; more steps or items may help"
-
-
-def _curves(space: Space, searched: Searched) -> list[Curve]:
-    trace = searched.trace
+def _curves(space: Space, fitted: Fitted) -> list[Curve]:
+    trace = fitted.trace
     if not trace:
         return []
     series = []
@@ -161,7 +107,7 @@ def _curves(space: Space, searched: Searched) -> list[Curve]:
                 Span(trace[start]["kind"], trace[start]["step"], trace[at - 1]["step"])
             )
             start = at
-    return [
+    curves = [
         Curve(
             title="Training loss of the drawn harnesses",
             x_label="update",
@@ -170,11 +116,27 @@ def _curves(space: Space, searched: Searched) -> list[Curve]:
             spans=tuple(spans),
         )
     ]
+    if fitted.validations:
+        steps = tuple(row["step"] for row in fitted.validations)
+        curves.append(
+            Curve(
+                title="Validation loss of the likeliest harness",
+                x_label="update",
+                y_label="nats per answer",
+                series=tuple(
+                    Series(
+                        name=task.name,
+                        x=steps,
+                        y=tuple(row["loss"][task.name] for row in fitted.validations),
+                    )
+                    for task in space.tasks
+                ),
+            )
+        )
+    return curves
 
 
-def _slots(
-    space: Space, searched: Searched, choices: Sequence[Choice]
-) -> list[SlotReport]:
+def _slots(space: Space, fitted: Fitted, choices: Sequence[Choice]) -> list[SlotReport]:
     out = []
     for index, (task, choice) in enumerate(zip(space.tasks, choices, strict=True)):
         for slot, family in sorted(space.families.items()):
@@ -184,7 +146,7 @@ def _slots(
             start = np.full(len(ids), family.k / len(ids))
             history = [
                 np.array(row["probabilities"][slot][task.name])[ids]
-                for row in searched.trace
+                for row in fitted.trace
             ]
             chosen = choice.exemplars if slot == EXEMPLARS else (choice.template,)
             out.append(
@@ -193,7 +155,7 @@ def _slots(
                     slot=slot,
                     k=family.k,
                     candidates=tuple(_candidate(space, slot, int(i)) for i in ids),
-                    steps=(0, *(row["step"] for row in searched.trace)),
+                    steps=(0, *(row["step"] for row in fitted.trace)),
                     probabilities=tuple(
                         tuple(map(float, p)) for p in (start, *history)
                     ),

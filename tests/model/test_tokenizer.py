@@ -16,6 +16,7 @@ from metaharness.model.gguf_tokenizer import (
     SPLITTERS,
     tokenizer_from_gguf,
 )
+from metaharness.model.load import load_tokenizer
 from metaharness.model.tokenizer import Tokenizer
 
 DATA = Path(__file__).parents[1] / "data" / "model"
@@ -147,6 +148,8 @@ def test_a_gguf_tokenizer_equals_the_one_it_was_written_from(
         assert found.encode(text) == tiny.encode(text)
     assert (found.eos_ids, found.bos_id) == (tiny.eos_ids, tiny.bos_id)
     assert found.vocab_size == tiny.vocab_size
+    alone = load_tokenizer(tmp_path / "m.gguf")
+    assert alone.encode(TEXTS[0]) == tiny.encode(TEXTS[0])
 
 
 def test_a_gguf_tokenizer_is_built_once_and_kept_by_digest(

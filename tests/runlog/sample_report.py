@@ -5,13 +5,18 @@ import numpy as np
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.runlog.report_data import (
     OVERALL,
+    Attribution,
     Candidate,
+    CellScore,
     Curve,
+    Divergence,
+    Effect,
     Note,
     Prompt,
     Report,
     ScoreRow,
     Series,
+    SlotEffect,
     SlotReport,
     Span,
     TrustRow,
@@ -45,6 +50,7 @@ def sample_report() -> Report:
         scores=tuple(
             row for task in (OVERALL, *TASKS) for row in _rows(task, losses[task], rng)
         ),
+        attribution=tuple(_attribution(task) for task in (*TASKS, OVERALL)),
         trust=(
             TrustRow("gsm8k", 0.86, 64, slope_fit=0.71, ridge_fit=0.78),
             TrustRow("number_sequence", 0.62, 64, slope_fit=0.44, ridge_fit=0.52),
@@ -114,6 +120,55 @@ def _rows(task, losses, rng):
             prompt_tokens=38.0 if method == "zero_shot" else 402.0,
             seconds=12.5,
         )
+
+
+def _attribution(task):
+    """Harness and weights both help and overlap; on the last task only weights do."""
+    rng = np.random.default_rng(1)
+    size = {**TASKS, OVERALL: 9.6}[task]
+    num = 48 if task in TASKS else 144
+    harness = 0.0 if task == "isomorphic_strings" else 0.14
+    items = 1.2 * size * rng.gamma(4, 0.25, size=num)
+
+    def losses(gain):
+        return items * (1 - gain + rng.normal(0, 0.05, size=num))
+
+    def interval(values):
+        return mean_interval(values, rng=np.random.default_rng(0), num_resamples=500)
+
+    cells = {
+        ("base", "seed"): losses(0.0),
+        ("base", "learned"): losses(harness),
+        ("adapted", "seed"): losses(0.09),
+        ("adapted", "learned"): losses(0.09 + 0.7 * harness),
+    }
+    start, phi, theta, both = cells.values()
+    effects = {
+        "harness_at_base": phi - start,
+        "weights_at_seed": theta - start,
+        "harness_against_weights": phi - theta,
+        "harness_at_adapted": both - theta,
+        "weights_at_learned": both - phi,
+        "total": both - start,
+        "interaction": both - phi - theta + start,
+    }
+    return Attribution(
+        task=task,
+        num_items=num,
+        cells=tuple(
+            CellScore(*cell, interval(nats), Interval(0.06, 0.02, 0.17))
+            for cell, nats in cells.items()
+        ),
+        effects=tuple(
+            Effect(name, interval(nats), Interval(0.04, -0.02, 0.1))
+            for name, nats in effects.items()
+        ),
+        slots=(
+            SlotEffect("exemplars", False, interval(both - theta), Interval(0, 0, 0)),
+            SlotEffect("template", True, Interval(0.0, 0.0, 0.0)),
+        ),
+        divergence=Divergence(Interval(0.0412, 0.0305, 0.0531), num, 9 * num),
+    )
 
 
 def _curves(rng):

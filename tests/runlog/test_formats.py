@@ -40,6 +40,14 @@ def test_bounds_need_both_ends():
     assert formats.percent_bounds(None) == ""
 
 
+def test_differences_of_shares_are_in_points_with_a_sign():
+    assert [formats.points(x) for x in (0.125, -0.06, 0.001)] == ["+12", "−6", "0"]
+    assert formats.points(None) == formats.points(math.nan) == "–"
+    assert formats.points_bounds(Interval(0.04, -0.02, 0.1)) == "−2 to +10"
+    assert formats.points_bounds(Interval(0.04, math.nan, math.nan)) == ""
+    assert formats.points_bounds(None) == ""
+
+
 def test_probabilities_that_round_to_an_end_are_not_shown_as_one():
     assert [formats.probability(p) for p in (0, 0.001, 0.5, 0.999, 1)] == [
         "0.00",

@@ -9,10 +9,13 @@ import pytest
 from sample_report import sample_report
 
 from metaharness.errors import RunError
+from metaharness.runlog import formats
 from metaharness.runlog import report as report_page
+from metaharness.runlog.attribution_words import gain_sentences
 from metaharness.runlog.report_data import (
     Candidate,
     Curve,
+    Effect,
     Note,
     Prompt,
     Report,
@@ -20,6 +23,7 @@ from metaharness.runlog.report_data import (
     SlotReport,
 )
 from metaharness.runlog.rundir import RunDirectory
+from metaharness.stats import Interval
 
 VOID = {"meta", "br"}
 NASTY = '<script>alert("$x$")</script> & \' <b>'
@@ -110,6 +114,11 @@ def test_every_number_and_text_of_the_report_is_on_the_page(sample, page):
     text = " ".join(" ".join(page.text).split())
     for row in sample.scores:
         assert f"{row.loss.mean:,.2f}" in text
+    for row in sample.attribution:
+        for part in (*row.cells, *row.effects):
+            assert formats.number(part.loss.mean) in text
+            assert formats.bounds(part.loss) in text.replace("+", "")
+        assert gain_sentences(row)[0] in text
     for row in sample.trust:
         assert f"{row.spearman:.2f}" in text
     for slot in sample.slots:
@@ -163,7 +172,8 @@ def test_sections_that_are_not_given_are_not_there():
 
 
 @pytest.mark.parametrize(
-    "part", ["scores", "trust", "curves", "slots", "prompts", "budget"]
+    "part",
+    ["scores", "attribution", "trust", "curves", "slots", "prompts", "budget"],
 )
 def test_each_section_stands_alone(sample, part):
     alone = dataclasses.replace(Report(title="x"), **{part: getattr(sample, part)})
@@ -194,6 +204,59 @@ def test_scores_without_random_harnesses_have_a_table_and_no_chart(sample):
     rows = tuple(row for row in sample.scores if row.method in ("mode", "zero_shot"))
     page = Page(report_page.render(Report(title="x", scores=rows)))
     assert "svg" not in page.tags and "table" in page.tags
+
+
+def section(html, name):
+    return re.search(rf'<section id="{name}">.*?</section>', html, re.DOTALL)[0]
+
+
+def test_the_gain_is_coloured_only_where_it_is_shown(sample):
+    row = sample.attribution[-1]
+    sure, open_ = Interval(-1.0, -1.5, -0.5), Interval(-1.0, -2.5, 0.5)
+    for change, classes in ((sure, {"better-number"}), (open_, set())):
+        one = dataclasses.replace(
+            row,
+            effects=tuple(dataclasses.replace(e, loss=change) for e in row.effects),
+            slots=tuple(dataclasses.replace(s, loss=change) for s in row.slots),
+        )
+        html = report_page.render(Report(title="x", attribution=(one,)))
+        shown = section(html, "attribution")
+        assert set(re.findall(r"\w+-number", shown)) == classes
+        # which of two parts is the larger is no gain, nor whether they overlap
+        for label in ("Harness alone minus weights", "Both, beyond the sum"):
+            compared = shown[shown.index(label) :]
+            assert "-number" not in compared[: compared.index("</tr>")]
+        assert shown.count("deployed") == 1
+
+
+def test_all_tasks_together_come_first_and_are_open(html):
+    shown = section(html, "attribution")
+    parts = re.findall(r"<h3>(.*?) <span.*?<details( open)?", shown, re.DOTALL)
+    assert parts[:2] == [("All tasks", " open"), ("gsm8k", "")]
+    assert len(parts) == 4
+
+
+def test_the_gain_of_a_harness_alone_has_one_row_and_no_weights(sample):
+    row = sample.attribution[0]
+    alone = dataclasses.replace(
+        row,
+        cells=tuple(
+            dataclasses.replace(cell, exact_match=None)
+            for cell in row.cells
+            if cell.weights == "base"
+        ),
+        effects=(Effect("harness_at_base", row.effects[0].loss),),
+        slots=(row.slots[1],),
+        divergence=None,
+    )
+    html = report_page.render(Report(title="x", attribution=(alone,)))
+    Page(html)
+    shown = section(html, "attribution")
+    assert "Base weights" in shown and "Adapted weights" not in shown
+    assert "Exact match" not in shown and "exact<" not in shown
+    assert "same choice" in shown and "KL" not in shown
+    assert "no weights were trained" in shown
+    assert shown.count("deployed") == 1
 
 
 def test_the_same_report_gives_the_same_page(sample, html):

@@ -29,6 +29,7 @@ def test_json_gives_back_the_same_report():
     again = from_json(json.loads(text))
     assert jsonfile.json_safe(again) == json.loads(text)
     assert again.scores == report.scores and again.slots == report.slots
+    assert again.attribution == report.attribution
     assert math.isnan(again.curves[1].series[0].y[4])  # null on file
 
 
@@ -106,6 +107,13 @@ def test_scores_are_grouped_with_all_tasks_first_and_methods_in_order():
     assert list(by_task) == [OVERALL, "b", "a"]
     assert [r.method for r in by_task["b"]] == ["zero_shot", "mode", "mine"]
     assert scores_by_task([]) == {}
+
+
+def test_cells_and_effects_are_found_by_name():
+    row = sample_report().attribution[0]
+    assert row.cell("adapted", "seed") is row.cells[2]
+    assert row.effect("total") is row.effects[5]
+    assert row.cell("adapted", "other") is None and row.effect("other") is None
 
 
 def test_budget_rows_end_with_the_whole_run():

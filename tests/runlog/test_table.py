@@ -1,12 +1,14 @@
 """The terminal's table: same rows as the page, within a terminal's width."""
 
+import dataclasses
 import io
 
 from rich.console import Console
 from sample_report import sample_report
 
+from metaharness.runlog import formats
 from metaharness.runlog.report_data import ScoreRow
-from metaharness.runlog.table import score_table, wide_console
+from metaharness.runlog.table import attribution_table, score_table, wide_console
 from metaharness.stats import Interval
 
 
@@ -50,3 +52,48 @@ def test_without_a_terminal_the_table_is_not_squeezed(capsys, monkeypatch):
     wide_console().print(score_table(sample_report().scores))
     shown = capsys.readouterr().out
     assert "Learned, sampled, mean of 8 " in shown
+
+
+def gain_text(rows, width=108):
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(attribution_table(rows))
+    return console.file.getvalue()
+
+
+def test_the_gain_has_its_losses_and_its_effects_in_rows_and_columns():
+    rows = sample_report().attribution
+    shown = gain_text(rows)
+    assert shown.index("all tasks (144 items)") < shown.index("gsm8k (48 items)")
+    for row in rows:
+        for part in (*row.cells, *row.effects):
+            if getattr(part, "name", "") != "harness_against_weights":
+                assert formats.number(part.loss.mean) in shown
+    lines = shown.splitlines()
+    at = lines.index(next(line for line in lines if "number_sequence" in line))
+    base, adapted, brings, both, beyond, shots, template, kl = lines[at + 1 : at + 9]
+    row = rows[1]
+    for line, names in (
+        (base, ("harness_at_base",)),
+        (adapted, ("harness_at_adapted",)),
+        (brings, ("weights_at_seed", "weights_at_learned")),
+        (both, ("total",)),
+        (beyond, ("interaction",)),
+    ):
+        means = [formats.number(row.effect(n).loss.mean, sign=True) for n in names]
+        places = [line.rindex(f"{mean} (") for mean in means]
+        assert places == sorted(places)
+        assert line.count(" to ") == len(names)
+    assert "6% exact" in base
+    assert "exemplars" in shots and "same choice" in template
+    assert "0.0412 (0.0305 to 0.0531)" in kl
+    assert max(map(len, lines)) <= 108
+
+
+def test_a_harness_alone_has_one_row_of_losses():
+    row = sample_report().attribution[0]
+    alone = dataclasses.replace(
+        row, cells=row.cells[:2], effects=row.effects[:1], slots=(), divergence=None
+    )
+    shown = gain_text([alone])
+    assert "base weights" in shown and "adapted" not in shown and "both" not in shown
+    assert formats.number(alone.effects[0].loss.mean) in shown

@@ -8,11 +8,13 @@ from tiny_space import TEMPLATES, make_space
 
 from metaharness.harness.space import Space
 from metaharness.runlog.budget import BudgetCounter
+from metaharness.train import compiled as compiled_module
 from metaharness.train import steps
-from metaharness.train.config import SearchConfig
-from metaharness.train.search import Searched, search
+from metaharness.train.config import EvalConfig, TrainConfig
+from metaharness.train.loop import Fitted, fit
+from metaharness.train.search_config import SearchConfig
 
-CONFIG = SearchConfig(
+SEARCH = SearchConfig(
     warmup_steps=2,
     relaxed_steps=2,
     measured_steps=2,
@@ -24,44 +26,50 @@ CONFIG = SearchConfig(
     window=16,
     chunk=4,
 )
+EVALUATION = EvalConfig(
+    train_items=8,
+    validation_items=4,
+    validation_packs=2,
+    test_items=3,
+    random_harnesses=2,
+    sampled_harnesses=1,
+)
+CONFIG = TrainConfig(search=SEARCH, evaluation=EVALUATION, quiet=True)
 OBJECTIVES = ("measured_losses", "gated_losses", "relaxed_losses")
 
 
-class Compiled(NamedTuple):
-    """Updates that have run, and how often each objective was traced for them."""
+class Ran(NamedTuple):
+    """Functions that have run, how often each objective was traced for them."""
 
-    steps: steps.Steps
+    functions: compiled_module.Compiled
     traces: dict[str, int]
-    first: Searched
+    first: Fitted
 
 
 @pytest.fixture(scope="session")
 def space() -> Space:
-    made = make_space(2, templates=TEMPLATES[:2])
-    pool = made.encode_pool()  # every call compiles anew
-    vars(made)["encode_pool"] = lambda: pool
-    return made
+    return make_space(2, templates=TEMPLATES[:2])
 
 
 @pytest.fixture(scope="session")
-def config() -> SearchConfig:
+def config() -> TrainConfig:
     return CONFIG
 
 
 @pytest.fixture(scope="session")
-def run_search(space, compiled):
-    """A search of the space with the compiled updates."""
+def run_fit(space, ran):
+    """A training of the space with the compiled updates."""
 
-    def run(config=CONFIG, *, seed=0, **more) -> Searched:
-        arguments = {"counter": BudgetCounter(), "steps": compiled.steps} | more
-        return search(space, config, train_items=8, seed=seed, quiet=True, **arguments)
+    def run(config=CONFIG, **more) -> Fitted:
+        arguments = {"counter": BudgetCounter(), "compiled": ran.functions} | more
+        return fit(space, config, **arguments)
 
     return run
 
 
 @pytest.fixture(scope="session")
-def compiled(space) -> Compiled:
-    """The updates after one whole search with seed 0."""
+def ran(space) -> Ran:
+    """The updates after one whole training of the harness with seed 0."""
     traces = collections.Counter()
 
     def counted(name):
@@ -76,14 +84,6 @@ def compiled(space) -> Compiled:
     with pytest.MonkeyPatch.context() as patch:
         for name in OBJECTIVES:
             patch.setattr(steps, name, counted(name))
-        made = steps.make_steps(space, CONFIG)
-        first = search(
-            space,
-            CONFIG,
-            train_items=8,
-            seed=0,
-            counter=BudgetCounter(),
-            steps=made,
-            quiet=True,
-        )
-        return Compiled(made, traces, first)
+        made = compiled_module.compile_updates(space, CONFIG)
+        first = fit(space, CONFIG, counter=BudgetCounter(), compiled=made)
+        return Ran(made, traces, first)

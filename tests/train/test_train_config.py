@@ -3,11 +3,13 @@
 import pytest
 
 from metaharness.errors import InputError
-from metaharness.train.config import (
-    EvalConfig,
-    SearchConfig,
-    SlotConfig,
-    TrainConfig,
+from metaharness.train.config import EvalConfig, SlotConfig, TrainConfig
+from metaharness.train.search_config import SearchConfig
+from metaharness.train.stage_config import (
+    CheckpointConfig,
+    GuardConfig,
+    ScheduleConfig,
+    WeightsConfig,
 )
 
 
@@ -30,7 +32,26 @@ from metaharness.train.config import (
         (SearchConfig, "tau", 0.09, 0.1),
         (SearchConfig, "residual", 1.5, 1.0),
         (SearchConfig, "ridge", 0.0, 0.1),
-        (SearchConfig, "entropy_bonus", -0.1, 0.0),
+        (SearchConfig, "accumulate", 0, 1),
+        (SearchConfig, "estimator", "simple", "proxy"),
+        (SearchConfig, "relaxed_estimator", "proxy", "simple"),
+        (SearchConfig, "conditioning", "none", "task"),
+        (SearchConfig, "shrinkage", -1.0, 0.0),
+        (SearchConfig, "decay", "linear", "cosine"),
+        (ScheduleConfig, "kind", "both", "joint"),
+        (ScheduleConfig, "steps", 0, 1),
+        (ScheduleConfig, "weights_block", 0, 1),
+        (WeightsConfig, "samples", 0, 1),
+        (WeightsConfig, "through", "soft", "gate"),
+        (WeightsConfig, "cache", "stale", "exact"),
+        (WeightsConfig, "learning_rate", 0.0, 1e-4),
+        (WeightsConfig, "clip", 0.0, 1.0),
+        (GuardConfig, "entropy_bonus", -0.1, 0.0),
+        (GuardConfig, "mask_rate", 0.95, 0.5),
+        (GuardConfig, "rollback", -0.1, None),
+        (GuardConfig, "patience", 1, 0),
+        (CheckpointConfig, "every", 0, 1),
+        (CheckpointConfig, "keep", 0, 1),
         (EvalConfig, "train_items", 0, 1),
         (EvalConfig, "validation_items", 0, 1),
         (EvalConfig, "validation_packs", 0, 1),

@@ -5,7 +5,6 @@ import io
 import json
 
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 from markupsafe import escape
 from rich.console import Console
@@ -14,22 +13,13 @@ from metaharness.errors import HarnessError, InputError, RunError
 from metaharness.harness.learned import load_learned
 from metaharness.harness.slots import Choice
 from metaharness.runlog.report_data import METHODS
+from metaharness.train import loop
 from metaharness.train import run as module
-from metaharness.train import search
 from metaharness.train.baselines import Selected
-from metaharness.train.config import EvalConfig, TrainConfig
+from metaharness.train.checkpoint import Checkpoints
+from metaharness.train.deploy import mode_choices, probabilities
 from metaharness.train.run import print_run, train
-from metaharness.train.search import mode_choices, probabilities
-from metaharness.train.steps import Steps
 
-EVALUATION = EvalConfig(
-    train_items=8,
-    validation_items=4,
-    validation_packs=2,
-    test_items=3,
-    random_harnesses=2,
-    sampled_harnesses=1,
-)
 METHOD_IDS = ("zero_shot", "random", "best_random", "mode", "sampled")
 FILES = {
     "config.json",
@@ -43,15 +33,14 @@ FILES = {
 
 
 @pytest.fixture(scope="module")
-def start(space, config, compiled):
+def start(space, config, ran):
     """`train` on the space's own parts, with the updates that are compiled already."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "make_steps", lambda *_: compiled.steps)
+        patch.setattr(loop, "compile_updates", lambda *_: ran.functions)
         patch.setattr(module, "build_space", lambda *_, **__: space)
 
         def run(folder, **changed):
-            arguments = {"out": folder, "quiet": True, "search": config}
-            settings = TrainConfig(evaluation=EVALUATION, **arguments | changed)
+            settings = dataclasses.replace(config, out=folder, **changed)
             return train(space.model, space.tasks, space.harness, settings)
 
         yield run
@@ -62,11 +51,11 @@ def finished(start, tmp_path_factory):
     return start(tmp_path_factory.mktemp("runs") / "run")
 
 
-def test_a_run_directory_has_every_file(finished, compiled):
+def test_a_run_directory_has_every_file(finished, ran):
     assert not finished.interrupted
     assert {path.name for path in finished.directory.iterdir()} == FILES
     rows = (finished.directory / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(row) for row in rows] == compiled.first.trace
+    assert [json.loads(row) for row in rows] == ran.first.trace
     settings = json.loads((finished.directory / "config.json").read_text())
     assert settings["task"] == ["sum", "swap"] and settings["model"] == "tiny"
     assert settings["evaluation"]["test_items"] == 3
@@ -74,22 +63,24 @@ def test_a_run_directory_has_every_file(finished, compiled):
     assert json.dumps(made).count("0" * 64) == 1  # the model's digest
 
 
-def test_the_harness_file_is_what_was_learned(finished, compiled, space):
+def test_the_harness_file_is_what_was_learned(finished, ran, space):
     learned = load_learned(finished.directory)
     assert learned == finished.harness
-    modes = mode_choices(space, compiled.first.state)
+    modes = mode_choices(space, ran.first.state)
     assert [learned.choice(task.name) for task in space.tasks] == modes
-    for slot, chances in probabilities(space, compiled.first.state).items():
+    for slot, chances in probabilities(space, ran.first.state).items():
         for task, row in zip(space.tasks, chances, strict=True):
             np.testing.assert_allclose(learned.probabilities[slot][task.name], row)
 
 
-def test_the_checkpoint_is_the_last_state(finished, compiled):
-    folder = (finished.directory / "checkpoints/6").absolute()
-    with ocp.StandardCheckpointer() as saver:
-        state = saver.restore(folder)
-    for slot, logits in compiled.first.state.logits.items():
-        np.testing.assert_array_equal(state["logits"][slot], logits)
+def test_the_checkpoint_is_the_last_state(finished, ran):
+    state = ran.first.state
+    with Checkpoints(finished.directory / "checkpoints") as saved:
+        assert saved.steps() == [6]
+        like = {"state": state, "good": loop._good(state), "keys_of": None}
+        found = saved.restore(like).tree["state"]
+    for slot, logits in state.logits.items():
+        np.testing.assert_array_equal(found.logits[slot], logits)
 
 
 def test_the_report_holds_the_table_of_all_methods(finished):
@@ -107,9 +98,9 @@ def test_the_report_holds_the_table_of_all_methods(finished):
     for prompt in finished.report.prompts:
         assert str(escape(prompt.text)) in page
     phases = [row.phase for row in finished.report.budget]
-    assert phases == ["search", "random search", "test", ""]
+    assert phases == ["train", "train/harness", "random search", "test", ""]
     spent = {row.phase: row.counts.token_passes for row in finished.report.budget}
-    assert spent["random search"] <= spent["search"]
+    assert spent["random search"] <= spent["train"]
 
 
 def test_the_terminal_shows_the_table_and_where_the_report_lies(finished):
@@ -129,7 +120,7 @@ def test_a_second_run_into_the_same_folder_is_refused(start, finished):
 
 @pytest.mark.parametrize("done", [0, 3])
 def test_ctrl_c_in_the_search_saves_what_was_learned(
-    start, compiled, tmp_path, monkeypatch, done
+    start, ran, tmp_path, monkeypatch, done
 ):
     left = iter([False] * done + [True])
 
@@ -141,8 +132,9 @@ def test_ctrl_c_in_the_search_saves_what_was_learned(
 
         return run
 
-    steps = Steps(*map(breaking, compiled.steps))
-    monkeypatch.setattr(search, "make_steps", lambda *_: steps)
+    updates = {kind: breaking(step) for kind, step in ran.functions.updates.items()}
+    broken = ran.functions._replace(updates=updates)
+    monkeypatch.setattr(loop, "compile_updates", lambda *_: broken)
     run = start(tmp_path / "run")
     assert run.interrupted and not run.report.scores
     assert {path.name for path in run.directory.iterdir()} == FILES
@@ -172,20 +164,20 @@ def test_ctrl_c_after_the_search_keeps_the_search(
     assert "Interrupted" in (run.directory / "report.html").read_text()
 
 
-def test_a_budget_of_tokens_is_the_searchs(start, tmp_path, space, monkeypatch):
+def test_a_budget_of_tokens_is_that_of_training(start, tmp_path, space, monkeypatch):
     skip_random_search(monkeypatch)
     monkeypatch.setattr(module, "compare", lambda *_, **__: [])
     run = start(tmp_path / "run", max_tokens=space.pool_tokens + 1)
     assert len((run.directory / "metrics.jsonl").read_text().splitlines()) == 1
-    assert any("stopped early: search: " in note.text for note in run.report.notes)
+    assert any("stopped early: train: " in note.text for note in run.report.notes)
 
 
 def test_what_is_refused_leaves_no_folder(start, config, space, tmp_path, monkeypatch):
     folder = tmp_path / "run"
-    few = dataclasses.replace(config, samples=3)
+    few = dataclasses.replace(config.search, samples=3)
     with pytest.raises(InputError, match="search.samples: expected at least 4 for 2"):
         start(folder, search=few)
-    few = dataclasses.replace(config, relaxed_samples=1)
+    few = dataclasses.replace(config.search, relaxed_samples=1)
     with pytest.raises(InputError, match="search.relaxed_samples: expected at least 2"):
         start(folder, search=few)
     with pytest.raises(InputError, match="different names"):

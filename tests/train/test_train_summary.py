@@ -2,32 +2,34 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from metaharness.harness.space import EXEMPLARS, TEMPLATE
 from metaharness.runlog.budget import BudgetCounter
-from metaharness.train.search import mode_choices, probabilities
-from metaharness.train.summary import build_report, diagnose, trust_rows
+from metaharness.train.deploy import mode_choices, probabilities
+from metaharness.train.diagnosis import diagnose
+from metaharness.train.summary import build_report, trust_rows
 from metaharness.train.trust import GateRecord
 
 
-def notes_of(space, searched):
-    return [note.text for note in diagnose(space, searched)]
+def notes_of(space, fitted):
+    return [note.text for note in diagnose(space, fitted)]
 
 
-def with_logits(searched, factor, **changed):
-    logits = {slot: factor * x for slot, x in searched.state.logits.items()}
-    state = searched.state._replace(logits=logits)
-    return dataclasses.replace(searched, state=state, **changed)
+def with_logits(fitted, factor, **changed):
+    phi = jax.tree.map(lambda x: factor * x, fitted.state.phi)
+    state = fitted.state._replace(phi=phi)
+    return dataclasses.replace(fitted, state=state, **changed)
 
 
 @pytest.fixture(scope="module")
-def report(space, compiled):
+def report(space, ran):
     return build_report(
         space,
-        compiled.first,
+        ran.first,
         [],
         counter=BudgetCounter(),
         seed=0,
@@ -38,9 +40,9 @@ def report(space, compiled):
     )
 
 
-def test_slots_show_each_tasks_own_candidates_over_time(space, compiled, report):
-    chances = probabilities(space, compiled.first.state)
-    modes = mode_choices(space, compiled.first.state)
+def test_slots_show_each_tasks_own_candidates_over_time(space, ran, report):
+    chances = probabilities(space, ran.first.state)
+    modes = mode_choices(space, ran.first.state)
     assert len(report.slots) == 4
     for shown in report.slots:
         task = [t.name for t in space.tasks].index(shown.task)
@@ -61,11 +63,11 @@ def test_slots_show_each_tasks_own_candidates_over_time(space, compiled, report)
             assert chosen == [names[modes[task].template]]
 
 
-def test_curves_are_the_losses_of_the_trace_with_their_stages(compiled, report):
+def test_curves_are_the_losses_of_the_trace_with_their_stages(ran, report):
     (curve,) = report.curves
     for series in curve.series:
         assert series.x == tuple(range(1, 7))
-        assert list(series.y) == [r["loss"][series.name] for r in compiled.first.trace]
+        assert list(series.y) == [r["loss"][series.name] for r in ran.first.trace]
     assert [(s.name, s.start, s.stop) for s in curve.spans] == [
         ("measured", 1, 2),
         ("relaxed", 3, 4),
@@ -81,39 +83,45 @@ def test_prompts_are_the_deployed_ones_with_a_validation_question(space, report)
         assert len(space.model.tokenizer.encode(shown.text)) == shown.num_tokens
 
 
-def test_trust_is_shown_with_its_pairs(space, compiled, report):
-    ranks = compiled.first.gate.spearman()
-    last = compiled.first.trace[-1]
+def test_trust_is_shown_with_its_pairs(space, ran, report):
+    ranks = ran.first.gate.spearman()
+    last = ran.first.trace[-1]
     for row, rank in zip(report.trust, ranks, strict=True):
         assert row.spearman == pytest.approx(rank) and row.num_harnesses == 16
         assert row.slope_fit == last["slope_r2"][row.task]
         assert row.ridge_fit == last["ridge_r2"][row.task]
 
 
-def test_trust_that_is_not_known_is_left_open(space, compiled):
-    once = dataclasses.replace(
-        compiled.first, trace=compiled.first.trace[:1], gate=GateRecord(2)
-    )
+def test_trust_that_is_not_known_is_left_open(space, ran):
+    once = dataclasses.replace(ran.first, trace=ran.first.trace[:1], gate=GateRecord(2))
     for row in trust_rows(space, once):
         assert row.spearman is row.slope_fit is row.ridge_fit is None
         assert row.num_harnesses == 0
-    never = dataclasses.replace(compiled.first, trace=[])
+    never = dataclasses.replace(ran.first, trace=[])
     assert trust_rows(space, never) == []
 
 
-def test_a_search_that_stopped_says_why(space, compiled):
-    cut = dataclasses.replace(compiled.first, stopped="asked to")
-    assert notes_of(space, cut)[0] == "The search stopped early: asked to."
+def test_a_search_that_stopped_says_why(space, ran):
+    cut = dataclasses.replace(ran.first, stopped="asked to")
+    assert notes_of(space, cut)[0] == "Training stopped early: asked to."
     none = dataclasses.replace(cut, trace=[])
     assert notes_of(space, none) == [
-        "The search stopped early: asked to.",
+        "Training stopped early: asked to.",
         "Nothing learned, because no step was done.",
     ]
 
 
 def losses(*values):
     row = {"kind": "measured"}
-    return [row | {"loss": {"sum": x, "swap": x}} for x in values]
+    equal = {"sum": 0.0, "swap": 0.0}
+    spread = equal if len(set(values)) == 1 else {"sum": 0.1, "swap": 0.1}
+    return [row | {"loss": {"sum": x, "swap": x}, "spread": spread} for x in values]
+
+
+def within(*values):
+    """Losses that differ between updates, and never within one."""
+    equal = {"sum": 0.0, "swap": 0.0}
+    return [row | {"spread": equal} for row in losses(*values)]
 
 
 @pytest.mark.parametrize(
@@ -122,33 +130,36 @@ def losses(*values):
         (losses(3.0), "updated only once"),
         (losses(3.0, 3.0, 3.0), "all its losses were equal"),
         (losses(3.0, 2.0), "no candidate was consistently better"),
+        (within(3.0, 2.0), "no candidate had an advantage"),
     ],
 )
-def test_a_slot_that_stayed_uniform_says_why(space, compiled, trace, reason):
-    notes = notes_of(space, with_logits(compiled.first, 0.0, trace=trace))
-    for task in ("sum", "swap"):
-        for slot in (EXEMPLARS, TEMPLATE):
-            (note,) = [n for n in notes if n.startswith(f"{task}: slot {slot} ")]
-            assert "stayed near uniform" in note and reason in note
+def test_a_slot_that_stayed_uniform_says_why(space, ran, trace, reason):
+    for factor, said in ((0.0, "got no gradient at all"), (1e-3, "near uniform")):
+        notes = notes_of(space, with_logits(ran.first, factor, trace=trace))
+        for task in ("sum", "swap"):
+            for slot in (EXEMPLARS, TEMPLATE):
+                (note,) = [n for n in notes if n.startswith(f"{task}: slot {slot} ")]
+                assert said in note and reason in note
 
 
-def test_a_slot_that_moved_or_saturated_is_told_apart(space, compiled):
-    assert not any("uniform" in n for n in notes_of(space, compiled.first))
-    certain = notes_of(space, with_logits(compiled.first, 1e3))
+def test_a_slot_that_moved_or_saturated_is_told_apart(space, ran):
+    assert not any("uniform" in n for n in notes_of(space, ran.first))
+    certain = notes_of(space, with_logits(ran.first, 1e3))
     assert sum("is saturated" in n for n in certain) == 4
     half = jnp.asarray([[0.4, 0.0], [0.4, 0.0]])
-    state = compiled.first.state
-    state = state._replace(logits={**state.logits, TEMPLATE: half})
-    moved = notes_of(space, dataclasses.replace(compiled.first, state=state))
+    state = ran.first.state
+    delta = {**state.phi.delta, TEMPLATE: half}
+    state = state._replace(phi=state.phi._replace(delta=delta))
+    moved = notes_of(space, dataclasses.replace(ran.first, state=state))
     assert not any("slot template" in n for n in moved)
 
 
-def test_the_tasks_of_relaxed_steps_are_named(space, compiled):
-    both = notes_of(space, compiled.first)
+def test_the_tasks_of_relaxed_steps_are_named(space, ran):
+    both = notes_of(space, ran.first)
     assert "Relaxed steps were taken for sum, swap." in both
-    only = dataclasses.replace(compiled.first, trusted=np.array([False, True]))
+    only = dataclasses.replace(ran.first, trusted=np.array([False, True]))
     (note,) = [n for n in notes_of(space, only) if n.startswith("Relaxed")]
     assert note.startswith("Relaxed steps were taken for swap; not for sum,")
-    none = [row for row in compiled.first.trace if row["kind"] == "measured"]
-    quiet = notes_of(space, dataclasses.replace(compiled.first, trace=none))
+    none = [row for row in ran.first.trace if row["kind"] == "measured"]
+    quiet = notes_of(space, dataclasses.replace(ran.first, trace=none))
     assert not any(n.startswith("Relaxed") for n in quiet)

@@ -20,7 +20,8 @@ ADAPTERS = {
 
 
 def save() -> None:
-    from metaharness.model.lora import LoraConfig, LoraPair, theta_shapes
+    from metaharness.model.lora import LoraPair, theta_shapes
+    from metaharness.model.lora_config import LoraConfig
     from metaharness.model.lora_file import save_lora
     from metaharness.model.safetensors import read_config
 

@@ -1,0 +1,72 @@
+"""Rows of ``metrics.jsonl``: an update, a validation."""
+
+from typing import Any
+
+import numpy as np
+
+from metaharness.harness.space import EXEMPLARS, Space
+from metaharness.train.guards import Verdict
+from metaharness.train.schedule import JOINT, MEASURED
+from metaharness.train.steps import Updated
+from metaharness.train.trust import GateRecord
+
+VALIDATION = "validation"
+"""``kind`` of a validation's row; an update's is its own kind."""
+
+
+def update_row(
+    space: Space,
+    step: int,
+    out: Updated,
+    kind: str,
+    gate: GateRecord,
+    active: np.ndarray,
+) -> dict[str, Any]:
+    """Losses by task, tokens, metrics of the exemplars' estimator, probabilities."""
+    names = [task.name for task in space.tasks]
+
+    def by_task(values) -> dict[str, float]:
+        return {
+            name: float(value)
+            for name, value, on in zip(names, values, active, strict=True)
+            if on
+        }
+
+    row: dict[str, Any] = {
+        "step": step,
+        "kind": kind,
+        "loss": by_task(out.loss),
+        "spread": by_task(out.rows.std(axis=1)),
+        "forward_tokens": int(out.forward),
+        "backward_tokens": int(out.backward),
+    }
+    if out.theta_grad is not None:
+        row["theta_grad"] = float(out.theta_grad)
+    if kind in (MEASURED, JOINT) and EXEMPLARS in space.families:
+        row["spearman"] = by_task(gate.spearman())
+        for name, values in out.estimator[EXEMPLARS].items():
+            row[name] = by_task(values)
+    row["probabilities"] = {
+        slot: {
+            name: np.round(p, 5).tolist() for name, p in zip(names, own, strict=True)
+        }
+        for slot, own in out.probabilities.items()
+    }
+    return row
+
+
+def validation_row(
+    space: Space, step: int, loss: np.ndarray, verdict: Verdict
+) -> dict[str, Any]:
+    """Loss of the likeliest harness by task, and what the guard did."""
+    return {
+        "step": step,
+        "kind": VALIDATION,
+        "loss": {
+            task.name: float(value)
+            for task, value in zip(space.tasks, loss, strict=True)
+        },
+        "best": verdict.watch.best,
+        "best_step": verdict.watch.best_step,
+        "rolled_back": verdict.roll_back,
+    }
