@@ -190,3 +190,80 @@ def test_cost_of_an_estimator() -> None:
     worst = max(share for family, share in shares["h200"] if family == "subset")
     assert f"subsets take up to {100 * worst:.0f}%" in text
     assert worst == max(share for _, share in shares["h200"])
+
+
+def two(cell: str) -> tuple[float, float]:
+    """Nats and percent of a cell such as ``0.71, 91%``; percent 0 without one."""
+    nats, _, share = cell.partition(", ")
+    return float(nats), float(share.rstrip("%") or 0)
+
+
+@pytest.mark.parametrize(
+    ("label", "task"),
+    [
+        ("first_word_letter", "first_word_letter"),
+        ("singular_to_plural", "singular_to_plural"),
+        ("larger_animal", "larger_animal"),
+        ("gsm8k (likelihood)", "gsm8k"),
+    ],
+)
+def test_both_stages_rows(label: str, task: str) -> None:
+    cells = stored("experiments/results/both_stages-h200.json")["cells"]
+    own = {c["method"]: c["cells"] for c in cells if c["task"] == task}
+    shown = [two(cell) for cell in row(label)]
+    columns = [("phi", "base_seed")] + [
+        (method, "adapted_learned")
+        for method in ("phi", "theta", "two_stage", "simultaneous")
+    ]
+    for (nats, share), (method, cell) in zip(shown, columns, strict=True):
+        found = own[method][cell]
+        assert nats == pytest.approx(found["loss"]["mean"], abs=0.0051)
+        exact = 100 * found["exact_match"]["mean"]
+        assert share == pytest.approx(exact, abs=0.51)
+
+
+def shown_interval(value: dict) -> str:
+    text = f"{value['mean']:+.2f} ({value['low']:+.2f} to {value['high']:+.2f})"
+    return text.replace("-", "−")
+
+
+def test_both_stages_sentences() -> None:
+    result = stored("experiments/results/both_stages-h200.json")
+    cells = {(c["task"], c["method"]): c for c in result["cells"]}
+    assert len(cells) == 24 and result["config"]["seeds"] == 5
+    assert {c["updates"] for c in cells.values()} == {300}
+    flat = " ".join(README.split())
+    two_stage = cells["singular_to_plural", "two_stage"]["effects"]
+    for effect in ("harness_at_base", "harness_at_adapted"):
+        said = shown_interval(two_stage[effect]).replace(" (", " nats (", 1)
+        assert said in flat or shown_interval(two_stage[effect]) in flat
+    gsm8k = cells["gsm8k", "two_stage"]["effects"]
+    for effect in ("harness_at_base", "harness_at_adapted"):
+        assert f"{gsm8k[effect]['mean']:.2f}".replace("-", "−") in flat
+    theta = cells["gsm8k", "theta"]
+    last = sum(theta["loss_curve"][-10:]) / 10
+    assert f"(training loss {last:.0f}, test " in flat
+    assert f"test {theta['cells']['adapted_learned']['loss']['mean']:.0f})" in flat
+    animal = cells["larger_animal", "phi"]["effects"]["total"]
+    assert shown_interval(animal) in flat
+    worse = cells["larger_animal", "theta"]["cells"]
+    assert worse["adapted_learned"]["loss"]["mean"] > worse["base_seed"]["loss"]["mean"]
+
+
+def test_mixed_tasks_rows() -> None:
+    found = stored("experiments/results/mixed_tasks-h200.json")
+    own = found["together"]
+    for at, name in enumerate(own["tasks"]):
+        random, shared, task, difference = row(f"{name}, one of four")
+        assert number(random) == pytest.approx(own["random"][at]["mean"], abs=0.0051)
+        for cell, kind in ((shared, "shared"), (task, "task")):
+            mean = own["loss"][kind][at]["mean"]
+            assert number(cell) == pytest.approx(mean, abs=0.0051)
+        assert difference == shown_interval(own["difference"]["task"]["by_task"][at])
+    assert row("mean of four")[-1] == shown_interval(own["difference"]["task"]["mean"])
+    fifth = found["fifth"]
+    gaps = fifth["difference"]
+    assert fifth["curves"]["shared"]["updates"][-1] == 100
+    assert gaps[0]["high"] > 0 and all(gap["low"] > 0 for gap in gaps[1:])
+    assert all(gap["mean"] > 0 for gap in gaps)
+    assert shown_interval(gaps[-1]) in README

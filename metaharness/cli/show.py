@@ -60,7 +60,7 @@ class Show:
 
 def _scores(console: "Console", report: "Report", tasks: list[str]) -> None:
     from metaharness.runlog.report_data import OVERALL
-    from metaharness.runlog.table import score_table
+    from metaharness.runlog.table import attribution_table, score_table
     from metaharness.runlog.words import headline
 
     everything = len(tasks) == len({prompt.task for prompt in report.prompts})
@@ -72,6 +72,13 @@ def _scores(console: "Console", report: "Report", tasks: list[str]) -> None:
     ]
     if rows:
         console.print(score_table(rows))
+    parts = [
+        part
+        for part in report.attribution
+        if part.task in tasks or (everything and part.task == OVERALL)
+    ]
+    if parts:
+        console.print(attribution_table(parts))
     if everything:
         said = headline(report)
         for sentence in (said.lead, *said.points):

@@ -85,7 +85,9 @@ class Space:
     @property
     def pool_tokens(self) -> int:
         """Tokens that ``encode_pool`` runs through the model."""
-        return int(self.table.head_lengths.sum() + self.table.shot_lengths.sum())
+        # NumPy: a number, also while a step is traced
+        lengths = (self.table.head_lengths, self.table.shot_lengths)
+        return sum(int(np.asarray(each).sum()) for each in lengths)
 
     def prefix_tokens(self, choice: Choice) -> list[int]:
         """Head and exemplars of one harness."""

@@ -3,11 +3,12 @@
 One checkpoint holds every array of the loop (phi, theta, optimisers, estimators with
 their windows, the last good state), and what the host counts (place in the schedule,
 size of the metrics, budget, trust in the gate). Orbax writes into a temporary folder
-and renames it, so that a killed write leaves no checkpoint. A digest over all arrays,
-taken before they are donated to the next update, is checked when they are read.
+and renames it, so that a killed write leaves no checkpoint. A digest over all of it,
+taken before the arrays are donated to the next update, is checked when they are read.
 """
 
 import hashlib
+import json
 import logging
 import shutil
 from collections.abc import Mapping
@@ -57,7 +58,11 @@ class Checkpoints:
         Returns when the arrays have been copied; they may be donated afterwards.
         """
         arrays = _to_arrays(tree)
-        beside = {"digest": _digest(arrays), "names": sorted(arrays), "host": host}
+        beside = {
+            "digest": _digest(arrays, host),
+            "names": sorted(arrays),
+            "host": host,
+        }
         self._manager.save(
             step,
             args=ocp.args.Composite(
@@ -124,8 +129,8 @@ class Checkpoints:
             step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(wanted))
         )["arrays"]
         arrays = {name: np.asarray(array) for name, array in arrays.items()}
-        if _digest(arrays) != beside["digest"]:
-            raise ValueError("its arrays do not have the digest they were saved with")
+        if _digest(arrays, beside["host"]) != beside["digest"]:
+            raise ValueError("it does not have the digest that it was saved with")
         return _to_tree(arrays, like), beside["host"]
 
     def _set_aside(self, step: int) -> None:
@@ -174,8 +179,8 @@ def _to_tree(arrays: Arrays, like: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
-def _digest(arrays: Arrays) -> str:
-    digest = hashlib.sha256()
+def _digest(arrays: Arrays, host: Mapping[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(host, sort_keys=True).encode())
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
         digest.update(f"{name} {array.dtype} {array.shape} ".encode())

@@ -61,14 +61,17 @@ _RELAXED: dict[str, Build] = {
 
 
 def measured_estimator(space: Space, config: SearchConfig) -> Estimator:
-    """From measured losses: ``config.estimator`` on the exemplars, stratified
-    enumeration of the templates."""
+    """From measured losses: ``config.estimator`` on the exemplars,
+    ``config.template_estimator`` on the templates (stratified enumeration)."""
     parts: dict[str, tuple[Family, Estimator]] = {}
     if EXEMPLARS in space.families:
         family = space.families[EXEMPLARS]
         parts[EXEMPLARS] = (family, _MEASURED[config.estimator](family, config))
     family = space.families[TEMPLATE]
-    parts[TEMPLATE] = (family, exact(family))
+    if config.template_estimator == "reinforce":
+        parts[TEMPLATE] = (family, reinforce(family, samples=config.samples))
+    else:
+        parts[TEMPLATE] = (family, exact(family))
     return over_tasks(combine(parts))
 
 

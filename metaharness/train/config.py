@@ -123,6 +123,12 @@ class TrainConfig:
                 f"task: expected different tasks, got {', '.join(self.task)}; "
                 "name each once"
             )
+        if self.weights.through == "gate" and self.schedule.kind != "joint":
+            raise InputError(
+                "weights.through: expected sequential where theta has updates of its "
+                f"own (schedule.kind {self.schedule.kind}), got gate; set "
+                "schedule.kind to joint"
+            )
         if self.dtype not in ("float32", "bfloat16"):
             raise InputError(
                 f"dtype: expected float32 or bfloat16, got {self.dtype!r}; use one"

@@ -7,9 +7,10 @@ import numpy as np
 
 from metaharness.harness.space import EXEMPLARS, Space
 from metaharness.runlog.report_data import Note
+from metaharness.train.config import TrainConfig
 from metaharness.train.deploy import probabilities
 from metaharness.train.loop import Fitted
-from metaharness.train.schedule import RELAXED, TRAINS_PHI
+from metaharness.train.schedule import JOINT, RELAXED, TRAINS_PHI
 
 # A slot whose likeliest candidate gained less than this over uniform learned nothing.
 _MOVED = 0.02
@@ -28,8 +29,10 @@ def diagnose(space: Space, fitted: Fitted) -> list[Note]:
         return [*notes, Note("Nothing learned, because no step was done.", "warning")]
     notes += _rollbacks(fitted)
     rows = [row for row in fitted.trace if row["kind"] in TRAINS_PHI]
-    if fitted.watch.best_step == 0 and fitted.notes:
+    if fitted.returned and fitted.watch.best_step <= 0:
         why = "the state before the first update validated best and was kept"
+        if fitted.watch.best_step < 0:
+            why = "no validation loss was a number"
         notes.append(Note(f"Nothing learned, because {why}.", "warning"))
     elif rows:
         notes += _slots(space, fitted, rows)
@@ -38,14 +41,33 @@ def diagnose(space: Space, fitted: Fitted) -> list[Note]:
     return notes
 
 
+_LEARNED_FROM = {
+    "sequential": "from sequential prompts of drawn harnesses, as they are deployed",
+    "exact": "through the gate with exact keys: value and gradient are the gate's own",
+    "stopped": "through the gate with stopped keys: the value is right, the gradient "
+    "lacks the part that goes through the keys",
+    "stale": "through the gate with stale keys: value and gradient belong to the "
+    "weights of the last encoding",
+}
+
+
+def theta_note(config: TrainConfig) -> Note:
+    """What the weights learned from, with the name of its approximation."""
+    weights = config.weights
+    gate = config.schedule.kind == JOINT and weights.through == "gate"
+    how = _LEARNED_FROM[weights.cache if gate else "sequential"]
+    return Note(f"The weights learned {how}.", "info")
+
+
 def reason(rows: Sequence[dict[str, Any]], task: str) -> str:
     """Why the harness of a task did not move, from its updates of phi."""
     own = [row for row in rows if task in row["loss"]]
     if len(own) < 2:
         return "it was updated only once, the budget is too small"
-    spreads = [row["spread"][task] or 0.0 for row in own]
-    if max(spreads) < _EQUAL:
-        losses = [row["loss"][task] for row in own]
+    losses = [row["loss"][task] for row in own]
+    if None in losses:  # how a row writes it
+        return "some of its losses were not numbers"
+    if _all_equal(own, task):
         if np.ptp(losses) < _EQUAL:
             return "all its losses were equal, so there is nothing to learn from"
         return (
@@ -53,6 +75,12 @@ def reason(rows: Sequence[dict[str, Any]], task: str) -> str:
             "candidate had an advantage"
         )
     return "no candidate was consistently better; more steps or items may help"
+
+
+def _all_equal(rows: Sequence[dict[str, Any]], task: str) -> bool:
+    """Whether no update of a task saw a difference between its harnesses."""
+    spreads = [row["spread"][task] for row in rows if task in row["loss"]]
+    return all(spread is not None and spread < _EQUAL for spread in spreads)
 
 
 def _slots(space: Space, fitted: Fitted, rows) -> list[Note]:
@@ -65,7 +93,15 @@ def _slots(space: Space, fitted: Fitted, rows) -> list[Note]:
             if len(chance) <= family.k:
                 continue
             uniform = family.k / len(chance)
-            if np.abs(chance - uniform).max() == 0:
+            if not np.isfinite(chance).all():
+                notes.append(
+                    Note(
+                        f"{task.name}: slot {slot} has no probabilities any more; "
+                        f"{reason(rows, task.name)}.",
+                        "warning",
+                    )
+                )
+            elif np.abs(chance - uniform).max() == 0:
                 notes.append(
                     Note(
                         f"{task.name}: slot {slot} got no gradient at all; "
@@ -78,6 +114,15 @@ def _slots(space: Space, fitted: Fitted, rows) -> list[Note]:
                     Note(
                         f"{task.name}: slot {slot} stayed near uniform (largest "
                         f"probability {chance.max():.2f}, uniform {uniform:.2f}); "
+                        f"{reason(rows, task.name)}.",
+                        "warning",
+                    )
+                )
+            elif _all_equal(rows, task.name):
+                # an optimiser that normalises makes steps of rounding errors
+                notes.append(
+                    Note(
+                        f"{task.name}: slot {slot} moved without evidence; "
                         f"{reason(rows, task.name)}.",
                         "warning",
                     )
@@ -100,6 +145,8 @@ def _evidence(fitted: Fitted, task: str) -> str:
     if len(fitted.validations) < 2:
         return "the table above says whether that harness is better"
     first, last = (fitted.validations[at]["loss"][task] for at in (0, -1))
+    if first is None or last is None:
+        return "a validation loss was not a number"
     return f"its validation loss went from {first:.2f} to {last:.2f} nats per answer"
 
 

@@ -1,5 +1,6 @@
 """The training loop: the updates of a schedule, watched, logged and resumable."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -38,7 +39,8 @@ class Fitted:
     state: the last state, or the best validated one; trace: one row an update (as in
     ``metrics.jsonl``); validations: one row a validation; gate: pairs of gated and
     sequential losses; trusted: bool ``[task]``; watch: what validation found; stopped:
-    why training ended before its last update, or ""; notes: what a reader should know.
+    why training ended before its last update, or ""; notes: what a reader should know;
+    returned: whether the state is an earlier one, which validated best.
     """
 
     state: TrainState
@@ -49,6 +51,7 @@ class Fitted:
     validations: list[dict[str, Any]] = field(default_factory=list)
     watch: Watch = Watch()
     notes: tuple[str, ...] = ()
+    returned: bool = False
 
 
 class _Good(NamedTuple):
@@ -115,7 +118,9 @@ class _Loop:
                 width=config.search.pack_width,
                 limit=config.evaluation.validation_items,
             )
-        self.state = init_state(space, config, keys.root_key(config.seed), start=start)
+        # the first update is given the state's buffers, and the caller keeps `start`
+        root = keys.root_key(config.seed)
+        self.state = init_state(space, config, root, start=_copy(start))
         self.good = _copy(_good(self.state))
         self.at = 0  # place in the schedule
         self.cache: PoolCache | None = None
@@ -128,7 +133,7 @@ class _Loop:
         self.validations: list[dict[str, Any]] = []
         self.notes: list[str] = []
         self.stopped = ""
-        self.resumed = False
+        self.resumed = self.returned = False
         if journal is not None:
             self._open(journal)
 
@@ -173,6 +178,7 @@ class _Loop:
             self.validations,
             self.watch,
             tuple(self.notes),
+            self.returned,
         )
 
     def _why_stop(self, interrupted, should_stop) -> str:
@@ -282,12 +288,16 @@ class _Loop:
         step = int(self.state.step)
         if not self.validations or self.validations[-1]["step"] != step:
             self._validate()
-        if self.watch.best_step != step:
-            self._roll_back()
-            self.notes.append(
-                f"Validation was best after update {self.watch.best_step} of {step} "
-                f"({self.watch.best:.2f} nats per answer): that state is kept."
-            )
+        if self.watch.best_step == step:
+            return
+        self._roll_back()
+        self.returned = True
+        self.notes.append(
+            f"Validation was best after update {self.watch.best_step} of {step} "
+            f"({self.watch.best:.2f} nats per answer): that state is kept."
+            if self.watch.best_step >= 0
+            else "No validation loss was a number: the state of the start is kept."
+        )
 
     def _arrays(self) -> dict[str, Any]:
         return {"state": self.state, "good": self.good, "keys_of": self.cache_theta}
@@ -310,6 +320,9 @@ class _Loop:
     def _open(self, journal: Journal) -> None:
         opened = journal.open(self._arrays())
         self.notes += [f"Resumed: {note}." for note in opened.notes]
+        if not self.config.quiet:
+            for note in self.notes:
+                print(note, file=sys.stderr)
         if opened.host is None:
             return
         self.resumed = True
@@ -324,6 +337,9 @@ class _Loop:
         for row in opened.rows:
             kept = self.validations if row["kind"] == VALIDATION else self.trace
             kept.append(row)
+        if not self.config.quiet:
+            done = f"{self.at} of {len(self.kinds)}"
+            print(f"resumed after update {done}", file=sys.stderr)
 
 
 def check_parts(config: TrainConfig, num_packs: int) -> None:

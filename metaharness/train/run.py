@@ -30,6 +30,7 @@ from metaharness.train.compare import Compared, compare, deployed_key, generates
 from metaharness.train.config import TrainConfig
 from metaharness.train.config_file import as_data
 from metaharness.train.deploy import mode_choices, probabilities, sampled_choices
+from metaharness.train.diagnosis import theta_note
 from metaharness.train.journal import Journal
 from metaharness.train.loop import INTERRUPTED, PHASE, Fitted, fit
 from metaharness.train.resume import data_digests, open_to_resume
@@ -129,6 +130,7 @@ def train(
             base=model.name,
             overwrite=True,
         )
+        results.notes.append(theta_note(config))
     interrupted = fitted.stopped == INTERRUPTED
     if not interrupted:
         try:

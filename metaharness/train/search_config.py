@@ -42,6 +42,8 @@ class SearchConfig:
     """parts that the items of an update are read in, each of ``packs`` rows"""
     estimator: str = "linear_proxy"
     """of the exemplars in measured steps: linear_proxy, proxy, reinforce or relax"""
+    template_estimator: str = "exact"
+    """of the template in measured steps: exact (each in turn) or reinforce (drawn)"""
     relaxed_estimator: str = "perturbed_marginals"
     """of the exemplars in relaxed steps: perturbed_marginals, simple or imle"""
     conditioning: str = "independent"
@@ -81,6 +83,11 @@ class SearchConfig:
             check_range(f"search.{name}", getattr(self, name), 1)
         check_range("search.pack_width", self.pack_width, 16)
         check_name("search.estimator", self.estimator, MEASURED)
+        check_name(
+            "search.template_estimator",
+            self.template_estimator,
+            ("exact", "reinforce"),
+        )
         check_name("search.relaxed_estimator", self.relaxed_estimator, RELAXED)
         check_name(
             "search.conditioning",

@@ -146,7 +146,7 @@ def _make(space, config, estimator_of, part_of, *, phi: bool) -> Update:
             state = state._replace(**{"relaxed" if relaxed else "measured": told.state})
         theta_grad = None
         if total.theta is not None:
-            theta_grad = optax.global_norm(total.theta)
+            theta_grad = optax.tree.norm(total.theta)
             state = _update_theta(config, state, total.theta)
         state = state._replace(step=state.step + 1)
         rows = total.losses

@@ -1,5 +1,6 @@
 """From the numbers of a run to its report."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -95,7 +96,9 @@ def _curves(space: Space, fitted: Fitted) -> list[Curve]:
     series = []
     for task in space.tasks:
         own = [
-            (r["step"], r["loss"][task.name]) for r in trace if task.name in r["loss"]
+            (r["step"], _number(r["loss"][task.name]))
+            for r in trace
+            if task.name in r["loss"]
         ]
         if own:
             x, y = zip(*own, strict=True)
@@ -127,13 +130,21 @@ def _curves(space: Space, fitted: Fitted) -> list[Curve]:
                     Series(
                         name=task.name,
                         x=steps,
-                        y=tuple(row["loss"][task.name] for row in fitted.validations),
+                        y=tuple(
+                            _number(row["loss"][task.name])
+                            for row in fitted.validations
+                        ),
                     )
                     for task in space.tasks
                 ),
             )
         )
     return curves
+
+
+def _number(value: float | None) -> float:
+    """What a row of metrics holds; it writes None for what is not a number."""
+    return math.nan if value is None else value
 
 
 def _slots(space: Space, fitted: Fitted, choices: Sequence[Choice]) -> list[SlotReport]:
@@ -145,7 +156,7 @@ def _slots(space: Space, fitted: Fitted, choices: Sequence[Choice]) -> list[Slot
             place = {int(candidate): at for at, candidate in enumerate(ids)}
             start = np.full(len(ids), family.k / len(ids))
             history = [
-                np.array(row["probabilities"][slot][task.name])[ids]
+                np.array(row["probabilities"][slot][task.name], float)[ids]
                 for row in fitted.trace
             ]
             chosen = choice.exemplars if slot == EXEMPLARS else (choice.template,)

@@ -4,6 +4,7 @@ import pytest
 
 from metaharness.errors import InputError
 from metaharness.train.config import EvalConfig, SlotConfig, TrainConfig
+from metaharness.train.diagnosis import theta_note
 from metaharness.train.search_config import SearchConfig
 from metaharness.train.stage_config import (
     CheckpointConfig,
@@ -86,3 +87,27 @@ def test_only_the_default_job_spoils_exemplars_unasked():
     assert TrainConfig(task=("gsm8k",)).share_right == 1.0
     asked = SlotConfig(share_right=0.25)
     assert TrainConfig(task=("gsm8k",), slots=asked).share_right == 0.25
+
+
+def test_only_joint_updates_learn_through_the_gate():
+    gate = WeightsConfig(through="gate", cache="stopped")
+    for kind in ("harness", "weights", "alternate", "two-stage"):
+        with pytest.raises(InputError, match="weights.through"):
+            TrainConfig(weights=gate, schedule=ScheduleConfig(kind=kind))
+    assert TrainConfig(weights=gate, schedule=ScheduleConfig(kind="joint"))
+
+
+def test_a_report_says_what_the_weights_learned_from():
+    def note(kind="joint", **weights):
+        schedule = ScheduleConfig(kind=kind)
+        return theta_note(
+            TrainConfig(schedule=schedule, weights=WeightsConfig(**weights))
+        ).text
+
+    assert "sequential prompts" in note() and "sequential prompts" in note("weights")
+    for cache, said in (
+        ("exact", "exact keys"),
+        ("stopped", "lacks the part"),
+        ("stale", "last encoding"),
+    ):
+        assert said in note(through="gate", cache=cache)
