@@ -119,7 +119,8 @@ def _attend_cudnn(query, keys, values, mask, context, weights):
         rearrange(x, "g r s k d -> (g r) s k d") for x in (query, keys, values)
     )
     if mask is not None:
-        mask = rearrange(mask, "g r t s -> (g r) 1 t s")
+        # one copy a head: under vmap the fused kernel reshapes it to as many
+        mask = repeat(mask, "g r t s -> (g r) h t s", h=query.shape[-2])
     if context is not None:
         # log w rides in two extra dimensions of the key (a high and a low part, so
         # that bfloat16 does not round it) against ones in the query; its gradient

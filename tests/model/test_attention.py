@@ -174,3 +174,38 @@ def test_context_and_weights_come_together():
         attend(query, keys, values, mask, shared)
     with pytest.raises(ValueError, match="implementation"):
         attend(query, keys, values, mask, implementation="flash")
+
+
+def test_the_fused_path_can_be_traced_under_vmap(monkeypatch):
+    """Shapes alone, without its device: a mask of one head broke the batching rule."""
+    fused = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
+    monkeypatch.setattr(fused, "check_cudnn_version", lambda *_, **__: 91000)
+    monkeypatch.setattr(fused, "check_compute_capability", lambda *_, **__: True)
+
+    def loss(query, keys, values, mask, shared_keys, shared_values, weights):
+        out = attend(
+            query,
+            keys,
+            values,
+            mask,
+            Context(shared_keys, shared_values),
+            weights,
+            implementation="cudnn",
+        )
+        return (out.astype(jnp.float32) ** 2).sum()
+
+    lead, time, kv_heads, heads, dim, context = (3, 1, 2), 8, 2, 4, 8, 6
+    half = jnp.bfloat16
+    shared = jax.ShapeDtypeStruct((3, 1, context, kv_heads, dim), half)
+    own = jax.ShapeDtypeStruct((*lead, time, kv_heads, dim), half)
+    arguments = (
+        jax.ShapeDtypeStruct((*lead, time, heads, dim), half),
+        own,
+        own,
+        jax.ShapeDtypeStruct((*lead, time, time), bool),
+        shared,
+        shared,
+        jax.ShapeDtypeStruct((*lead, context), jnp.float32),
+    )
+    grads = jax.eval_shape(jax.vmap(jax.grad(loss, argnums=(0, 6))), *arguments)
+    assert [grad.shape for grad in grads] == [x.shape for x in arguments[::6]]
