@@ -1,40 +1,30 @@
 """Answer extraction: pure total functions from a model's text to an answer."""
 
-import re
 import unicodedata
-from decimal import Decimal, InvalidOperation
 
-_NUMBER = re.compile(
-    r"[-−]?[$€£]?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?"
-    r"|[-−]?[$€£]?(?<![0-9])\.[0-9]+"
-)
-_SIGNS = str.maketrans({"−": "-", "$": None, "€": None, "£": None, ",": None})
-_MARK = re.compile(r"####[^\S\n]*([^\n]*)")
+from components.numbers import find_answer, plain_text, read_numbers, write_number
 
 
 def canonical_number(text: str) -> str | None:
     """The one way to write the first number in the text: "$1,250.50" is "1250.5".
 
-    Thousands separators, a currency sign, trailing zeros and a negative zero's sign are
-    dropped. A hyphen counts as a minus only where no letter, digit or closing bracket
-    stands before it. None when the text holds no number.
+    `read_numbers` says what a number is, `write_number` how it is written. None when
+    the text holds no number, or one too long to be read.
     """
-    numbers = _numbers(text)
-    return numbers[0] if numbers else None
+    first = next(read_numbers(plain_text(text)), None)
+    if first is None or first.value is None:
+        return None
+    return write_number(first.value)
 
 
 def final_number(text: str) -> str | None:
-    """The number that a worked solution ends in, as `canonical_number` writes it.
+    """The number that a worked solution answers with, as `canonical_number` writes it.
 
-    The number after the last "####" that has one (GSM8K's mark; Cobbe et al. 2021),
-    else the last number of the text, else None.
+    `find_answer` says which one; equal texts are equal values, exactly. None when there
+    is none.
     """
-    for line in reversed(_MARK.findall(text)):
-        number = canonical_number(line)
-        if number is not None:
-            return number
-    numbers = _numbers(text)
-    return numbers[-1] if numbers else None
+    value = find_answer(text).value
+    return None if value is None else write_number(value)
 
 
 def normal_answer(text: str) -> str:
@@ -50,27 +40,3 @@ def normal_answer(text: str) -> str:
         previous = folded
         folded = folded.strip().strip("\"'`“”‘’").removesuffix(".")
     return folded
-
-
-def _numbers(text: str) -> list[str]:
-    found = []
-    for match in _NUMBER.finditer(text):
-        literal = match.group()
-        before = text[match.start() - 1] if match.start() else ""
-        if literal[0] in "-−" and before and (before.isalnum() or before in ")]"):
-            literal = literal[1:]
-        number = _canonical(literal)
-        if number is not None:
-            found.append(number)
-    return found
-
-
-def _canonical(literal: str) -> str | None:
-    try:
-        value = Decimal(literal.translate(_SIGNS))
-    except InvalidOperation:
-        return None
-    plain = f"{value:f}"
-    if "." in plain:
-        plain = plain.rstrip("0").rstrip(".")
-    return "0" if plain in ("", "-", "-0", "0") else plain

@@ -36,18 +36,30 @@ class Sizes:
     """steps of learning, from logits 0"""
     learning_rate: float = 0.1
     """of Adam"""
-    costly_share: float = 0.125
-    """share of all these steps where every row is a pass through a model and back"""
+    model_share: float = 0.5
+    """share of the measured steps where every row is a pass through a model"""
+    costly_share: float = 0.0625
+    """share of all these steps where it is a pass through a model and back"""
+
+    def with_model(self) -> "Sizes":
+        """Sizes for rows that are passes through a model."""
+        return self._measure_less(self.model_share)
 
     def cheaper(self) -> "Sizes":
-        """Sizes for such rows. They have no past: no warm-up."""
-        steps = {
-            name: max(int(getattr(self, name) * self.costly_share), 2)
-            for name in ("measured", "swept")
-        }
+        """Sizes for rows that are passes through a model and back. They have no past:
+        no warm-up."""
+        steps = vars(self._measure_less(self.costly_share))
+        steps = {name: steps[name] for name in ("measured", "swept")}
         records = int(2 * self.learned * self.costly_share) // RECORDS
         learned = max(records, 1) * RECORDS  # a whole number of steps a record
         return dataclasses.replace(self, warmup=0, learned=learned, **steps)
+
+    def _measure_less(self, share: float) -> "Sizes":
+        steps = {
+            name: max(int(getattr(self, name) * share), 2)
+            for name in ("measured", "swept")
+        }
+        return dataclasses.replace(self, **steps)
 
 
 def measure_cell(
@@ -61,8 +73,8 @@ def measure_cell(
     family = problem.family
     spec = variant.build(family).spec
     evaluations = spec.evaluations(family.n, family.k)
-    if problem.costly and PATH in spec.needs:
-        sizes = sizes.cheaper()
+    if problem.costly:
+        sizes = sizes.cheaper() if PATH in spec.needs else sizes.with_model()
     row: dict[str, Any] = {
         "estimator": variant.label,
         "problem": problem.name,

@@ -12,6 +12,7 @@ from metaharness.tasks.prepare import (
     prepare_catalogue,
     prepare_files,
 )
+from metaharness.tasks.scorers import number_match
 from metaharness.tasks.splits import fitting_sizes, make_splits
 from metaharness.tasks.task import Item, SplitSizes, Task, fingerprint
 
@@ -55,18 +56,12 @@ def load_gsm8k(*, data_dir: Path | None, seed: int, sizes: SplitSizes | None) ->
     return Task(
         name="gsm8k",
         **splits,
-        scorer=final_number_match,
+        scorer=number_match,
         max_new_tokens=320,
         stop=("\n\n",),
         fingerprint=fingerprint(splits),
         source=f"GSM8K, {source}, seed {seed}",
     )
-
-
-def final_number_match(text: str, item: Item) -> float:
-    """1.0 where the text's final number is the gold answer's, else 0.0."""
-    found = final_number(text)
-    return float(found is not None and found == final_number(item.answer))
 
 
 def _item(split: str, row: dict[str, str]) -> Item:

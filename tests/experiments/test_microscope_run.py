@@ -113,7 +113,10 @@ def test_unknown_names_are_refused(config, changes, message):
 
 def test_slopes_through_a_model_are_measured_over_fewer_steps():
     sizes = cells.Sizes().cheaper()
-    assert (sizes.warmup, sizes.measured, sizes.swept) == (0, 75, 7)
-    assert sizes.learned == 100 and cells.Sizes().learned == 500
+    assert (sizes.warmup, sizes.measured, sizes.swept) == (0, 37, 3)
+    assert 0 < sizes.learned <= 100 and cells.Sizes().learned == 500
+    values = cells.Sizes().with_model()
+    assert (values.measured, values.swept) == (300, 30)
+    assert (values.warmup, values.learned) == (64, 500)
     assert sizes.chains == cells.Sizes().chains
     assert cells.Sizes(learned=10).cheaper().learned % cells.RECORDS == 0

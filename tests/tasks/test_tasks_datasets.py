@@ -13,7 +13,7 @@ from metaharness.errors import TaskError
 from metaharness.tasks import SplitSizes, load_task
 from metaharness.tasks import humaneval as humaneval_module
 from metaharness.tasks import prepare as prepare_module
-from metaharness.tasks.gsm8k import final_number_match
+from metaharness.tasks.scorers import number_match
 
 NAMES = "Ada Ben Cem Dora Eva Finn Gus Hana Ivo Jana Kai Lea Mia Ned Ola Pia".split()
 
@@ -239,7 +239,7 @@ def test_real_gsm8k(shared):
     task = load_task("gsm8k", data_dir=shared)
     sizes = {split: len(rows) for split, rows in task.splits().items()}
     assert sizes == {"pool": 64, "train": 1024, "validation": 256, "test": 1319}
-    assert all(final_number_match(item.answer, item) == 1.0 for item in task.test)
+    assert all(number_match(item.answer, item) == 1.0 for item in task.test)
     assert not any("<<" in item.answer for item in task.pool)
     assert task.fingerprint == STORED_FINGERPRINT
 
