@@ -74,6 +74,7 @@ def config(data_dir, out, *methods):
     )
 
 
+@pytest.mark.slow
 def test_cells_are_appended_and_a_partial_table_says_so(
     data_dir, tmp_path, monkeypatch
 ):

@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from loss_tables import AT_PROBE, GATED, SEQUENTIAL, additive, patch_objectives
 
 from metaharness import keys
-from metaharness.harness.objective import Losses
 from metaharness.harness.space import EXEMPLARS, TEMPLATE
 from metaharness.runlog.budget import BudgetCounter
-from metaharness.train import steps
 from metaharness.train.compiled import compile_updates
 from metaharness.train.deploy import mode_choices
 from metaharness.train.guards import entropy_bonus
@@ -21,7 +20,6 @@ from metaharness.train.stage_config import GuardConfig
 from metaharness.train.state import chances, init_state
 from metaharness.train.trust import GateRecord
 
-# The loss of a harness is a sum: of its template and of its two exemplars.
 EXEMPLAR_LOSS = np.array(
     [
         [2.0, 0.2, 1.5, 0.4, 9.0, 9.0, 9.0, 9.0],
@@ -31,38 +29,6 @@ EXEMPLAR_LOSS = np.array(
 )
 TEMPLATE_LOSS = np.array([[1.0, 0.4], [0.2, 1.2]], np.float32)
 BEST = [((1, 3), 1), ((4, 7), 0)]
-SEQUENTIAL, GATED, AT_PROBE = 100, 10, 1  # tokens of each task
-
-
-def fake(name):
-    """The objective of this name, read from the table."""
-
-    def table(template, weights):
-        by_template = jnp.take_along_axis(jnp.asarray(TEMPLATE_LOSS), template, axis=1)
-        return by_template + jnp.einsum("trp,tp->tr", weights, EXEMPLAR_LOSS)
-
-    def tokens(active, number):
-        return number * active.astype(jnp.int32)
-
-    def measured(problem, template, shots, packs, active, *, width, **static):
-        weights = jax.nn.one_hot(shots, 8).sum(axis=2)
-        return Losses(table(template, weights), tokens(active, SEQUENTIAL))
-
-    def gated(problem, template, weights, packs, active, **static):
-        return Losses(table(template, weights), tokens(active, GATED))
-
-    def relaxed(problem, template, weights, packs, active, **static):
-        on = active[:, None]
-        slope = jnp.broadcast_to(EXEMPLAR_LOSS[:, None], weights.shape)
-        loss = jnp.where(on, table(template, weights), 0.0)
-        return Losses(loss, tokens(active, AT_PROBE)), slope * on[..., None]
-
-    kinds = {
-        "measured_losses": measured,
-        "gated_losses": gated,
-        "relaxed_losses": relaxed,
-    }
-    return kinds[name]
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +36,7 @@ def run(space, config):
     """A training by one kind of update over the table; compiles once for each bonus."""
     made = {}
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("measured_losses", "gated_losses", "relaxed_losses"):
-            patch.setattr(steps, name, fake(name))
+        patch_objectives(patch, space, additive(TEMPLATE_LOSS, EXEMPLAR_LOSS))
         patch.setattr(GateRecord, "trusted", lambda _, least: np.full(2, least == -1))
 
         @functools.cache
