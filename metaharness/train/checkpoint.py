@@ -61,6 +61,7 @@ class Checkpoints:
         beside = {
             "digest": _digest(arrays, host),
             "names": sorted(arrays),
+            "names_digest": _names_digest(sorted(arrays)),
             "host": host,
         }
         self._manager.save(
@@ -81,12 +82,15 @@ class Checkpoints:
         A damaged one is set aside, with a note, and the one before is read.
 
         Raises:
-            RunError: there are checkpoints, and all of them are damaged.
+            RunError: there are checkpoints, and all of them are damaged; or one is
+                whole but of another structure: it stays where it is.
         """
         notes = []
         for step in reversed(self.steps()):
             try:
                 found = self._read(step, like)
+            except RunError:
+                raise
             except Exception as error:  # whatever a broken file makes Orbax raise
                 reason = " ".join(str(error).split())[:120] or type(error).__name__
                 notes.append(
@@ -122,9 +126,15 @@ class Checkpoints:
             step, args=ocp.args.Composite(beside=ocp.args.JsonRestore())
         )["beside"]
         wanted = _to_arrays(like)
+        if _names_digest(beside["names"]) != beside["names_digest"]:
+            raise ValueError("its names do not have the digest they were saved with")
         if sorted(wanted) != beside["names"]:
             odd = sorted(set(wanted) ^ set(beside["names"]))
-            raise ValueError(f"arrays {', '.join(odd[:3])} are missing or too many")
+            raise RunError(
+                f"{self._folder}: expected checkpoints of this version, got one whose "
+                f"arrays {', '.join(odd[:3])} are missing or too many; resume with the "
+                "version that wrote it, or start a new run"
+            )
         arrays = self._manager.restore(
             step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(wanted))
         )["arrays"]
@@ -177,6 +187,10 @@ def _to_tree(arrays: Arrays, like: Any) -> Any:
             )
         leaves.append(array)
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def _names_digest(names: list[str]) -> str:
+    return hashlib.sha256(json.dumps(names).encode()).hexdigest()
 
 
 def _digest(arrays: Arrays, host: Mapping[str, Any]) -> str:
