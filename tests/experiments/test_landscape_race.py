@@ -248,6 +248,7 @@ def raced(landscape, tmp_path_factory):
     return folder / "out", json.loads((folder / "out/results.json").read_text()), result
 
 
+@pytest.mark.slow
 def test_a_race_writes_rows_reports_and_what_was_left_out(raced, landscape):
     out, stored, _ = raced
     rows = stored["rows"]
@@ -282,6 +283,7 @@ def test_a_race_writes_rows_reports_and_what_was_left_out(raced, landscape):
     assert best in text
 
 
+@pytest.mark.slow
 def test_the_report_says_who_won(raced):
     _, stored, _ = raced
     learner = next(
@@ -309,6 +311,7 @@ def test_the_report_says_who_won(raced):
     assert "no clear winner" in told([0.1, 0.9, 0.5], [0.5, 0.1, 0.9])
 
 
+@pytest.mark.slow
 def test_rows_of_an_earlier_race_join_the_report(raced, landscape, tmp_path):
     out, stored, _ = raced
     config = RaceConfig(

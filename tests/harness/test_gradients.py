@@ -249,6 +249,7 @@ def test_stale_keys_have_neither(scene, gate):
     assert (np.abs(said - difference) > 1e-2 * np.abs(difference)).all()
 
 
+@pytest.mark.slow
 def test_chunks_change_nothing(scene, measured):
     *_, out = measured
     *_, other = measured_scene(scene, chunk=4)  # six rows: the last chunk is filled up
