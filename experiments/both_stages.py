@@ -11,7 +11,9 @@ where an answer's form is to be learned, and makes the choice of exemplars matte
 Device: one H200, some ten minutes. On a CPU: --quick, whose results mean nothing.
 
 DATA holds instruction_induction/raw.jsonl.gz and gsm8k/. Cells (task x method) are
-appended to results.json as they are done; a second run goes on with those missing.
+appended to results.json as they are done; a second run goes on with those missing. The
+stored cells were made side by side on four GPUs, each process with its own tasks or
+methods, and joined.
 """
 
 import dataclasses

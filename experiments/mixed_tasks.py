@@ -246,7 +246,7 @@ def fifth(
         prepared = prepare_seeds(space, own, seeds, start=start)
         with Progress(f"fifth task from {name}", total=config.fifth_updates) as bar:
             runs = train_seeds(prepared, shown=bar.update)
-        cells = [_mode(space, runs, at, config) for at in range(len(runs.steps))]
+        cells = [_mode(space, runs, at) for at in range(len(runs.steps))]
         if start is not None:
             first = _top(space, np.asarray(start.shared[EXEMPLARS]),
                          np.asarray(start.shared[TEMPLATE]))  # fmt: skip
@@ -274,9 +274,8 @@ def fifth(
     }
 
 
-def _mode(space: Space, runs: SeedRuns, at: int, config) -> list[Choice]:
+def _mode(space: Space, runs: SeedRuns, at: int) -> list[Choice]:
     """The likeliest harness of every seed when probabilities were kept."""
-    del config
     return _top(
         space, runs.chances[EXEMPLARS][at][:, 0], runs.chances[TEMPLATE][at][:, 0]
     )

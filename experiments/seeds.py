@@ -5,7 +5,7 @@ items. Every function is compiled ahead, so that its time is known apart.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +20,7 @@ from metaharness.harness.slots import Choice
 from metaharness.harness.space import EXEMPLARS, Space
 from metaharness.train.compiled import make_encode
 from metaharness.train.config import TrainConfig
-from metaharness.train.deploy import mode_choices, probabilities
+from metaharness.train.deploy import mode_choices
 from metaharness.train.schedule import TRAINS_THETA, WEIGHTS, plan
 from metaharness.train.state import Phi, TrainState, adapted, init_state
 from metaharness.train.steps import make_update
@@ -228,9 +228,3 @@ def make_scorer(space: Space, config: TrainConfig, *, pack_width: int, limit: in
 def seed_modes(space: Space, runs: SeedRuns) -> list[list[Choice]]:
     """The likeliest harness of every seed and task: ``[seed][task]``."""
     return [mode_choices(space, runs.one(seed)) for seed in range(runs.num_seeds)]
-
-
-def mean_chances(space: Space, runs: SeedRuns) -> Mapping[str, np.ndarray]:
-    """Slot -> last probabilities ``[seed, task, pool]``."""
-    rows = [probabilities(space, runs.one(seed)) for seed in range(runs.num_seeds)]
-    return {slot: np.stack([row[slot] for row in rows]) for slot in rows[0]}

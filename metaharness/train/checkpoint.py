@@ -2,8 +2,8 @@
 
 One checkpoint holds every array of the loop (phi, theta, optimisers, estimators with
 their windows, the last good state), and what the host counts (place in the schedule,
-size of the metrics, budget, trust in the gate). Orbax writes into a temporary folder
-and renames it, so that a killed write leaves no checkpoint. A digest over all of it,
+size of the metrics, budget, trust in the gate). What Orbax had not written whole when a
+run was killed does not count as a checkpoint. A digest over all of it,
 taken before the arrays are donated to the next update, is checked when they are read.
 """
 

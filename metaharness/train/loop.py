@@ -76,10 +76,11 @@ def fit(
     """Train what the schedule says.
 
     ``compiled``: functions of an earlier run of this space with the same settings but
-    for seed and numbers of updates. ``journal``: takes metrics and checkpoints; one
-    that resumes puts training back to its newest checkpoint. ``start``: logits to
-    start from, uniform by default. Stops cleanly, with everything so far, when a
-    budget or patience is spent, when ``should_stop`` says so, and on Ctrl-C.
+    for the seed (and numbers of updates, where learning rates are constant).
+    ``journal``: takes metrics and checkpoints; one that resumes puts training back to
+    its newest checkpoint. ``start``: logits to start from, uniform by default. Stops
+    cleanly, with everything so far, when a budget or patience is spent, when
+    ``should_stop`` says so, and on Ctrl-C.
     """
     loop = _Loop(space, config, counter, journal, compiled, start)
     message = "stopping after this update; Ctrl-C again stops at once"

@@ -24,12 +24,12 @@ from metaharness.harness.objective import (
 )
 from metaharness.harness.packing import draw_packs
 from metaharness.harness.space import EXEMPLARS, TEMPLATE, Space
+from metaharness.train.apply import update_phi, update_theta
 from metaharness.train.choice import measured_estimator, relaxed_estimator, sampler
 from metaharness.train.config import TrainConfig
-from metaharness.train.guards import entropy_bonus, mask_at_random
-from metaharness.train.optimizer import phi_rule, theta_rule
+from metaharness.train.guards import mask_at_random
 from metaharness.train.schedule import MEASURED, RELAXED, WEIGHTS, plan
-from metaharness.train.state import Phi, TrainState, adapted, chances
+from metaharness.train.state import TrainState, adapted, chances
 
 
 class Updated(NamedTuple):
@@ -142,12 +142,12 @@ def _make(space, config, estimator_of, part_of, *, phi: bool) -> Update:
         told = None
         if phi:
             told = _tell(estimator, state, draw, total, held)
-            state = _update_phi(space, config, state, told.logits_grad, active)
+            state = update_phi(space, config, state, told.logits_grad, active)
             state = state._replace(**{"relaxed" if relaxed else "measured": told.state})
         theta_grad = None
         if total.theta is not None:
             theta_grad = optax.tree.norm(total.theta)
-            state = _update_theta(config, state, total.theta)
+            state = update_theta(config, state, total.theta)
         state = state._replace(step=state.step + 1)
         rows = total.losses
         updated = Updated(
@@ -329,45 +329,6 @@ def _tell(estimator: Estimator, state: TrainState, draw: Draw, total: Part, held
         slope=slope,
         weights_grad=weights_grad,
     )
-
-
-def _update_phi(space, config, state: TrainState, grads, active) -> TrainState:
-    """From a gradient in the logits to new parameters of them."""
-    if config.guards.entropy_bonus:
-        masks = {slot: jnp.asarray(mask) for slot, mask in space.masks.items()}
-
-        def bonus(logits):
-            size = entropy_bonus(space.families, masks, logits)
-            return -config.guards.entropy_bonus * size
-
-        grads = jax.tree.map(jnp.add, grads, jax.grad(bonus)(state.logits))
-    old = state.phi
-    kind = config.search.conditioning
-    zeros = jax.tree.map(jnp.zeros_like, old)
-    shared, delta = zeros
-    if kind != "independent":
-        shared = jax.tree.map(lambda grad: grad.sum(axis=0), grads)
-    if kind == "independent":
-        delta = grads
-    if kind == "task":
-        shrink = config.search.shrinkage / space.num_tasks
-        delta = jax.tree.map(lambda grad, own: grad + shrink * own, grads, old.delta)
-    updates, optimizer = phi_rule(config).update(
-        Phi(shared, delta), state.phi_optimizer, old
-    )
-    new = optax.apply_updates(old, updates)
-    kept = jax.tree.map(
-        lambda new, old: jnp.where(active[:, None], new, old), new.delta, old.delta
-    )
-    return state._replace(phi=new._replace(delta=kept), phi_optimizer=optimizer)
-
-
-def _update_theta(config: TrainConfig, state: TrainState, grads) -> TrainState:
-    updates, optimizer = theta_rule(config).update(
-        grads, state.theta_optimizer, state.theta
-    )
-    theta = optax.apply_updates(state.theta, updates)
-    return state._replace(theta=theta, theta_optimizer=optimizer)
 
 
 def _draw_packs(key: jax.Array, problem: Problem, config: TrainConfig) -> jax.Array:
