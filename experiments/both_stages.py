@@ -28,7 +28,7 @@ import numpy as np
 import tyro
 
 from experiments.instruction_induction import load_instruction
-from experiments.markdown import table_lines
+from experiments.markdown import signed_interval, table_lines
 from experiments.seeds import (
     Prepared,
     SeedRuns,
@@ -327,7 +327,7 @@ def table(result: dict[str, Any]) -> str:
                 cell["task"],
                 METHODS[cell["method"]],
                 *(_loss(cells[name]) for name in list(CELLS)[:4]),
-                _interval(effects["total"]),
+                signed_interval(effects["total"]),
                 f"{np.mean(cell['loss_curve'][-10:]):.2f}",
                 f"{cell['forward_tokens'] / 1e6:.2f} + "
                 f"{cell['backward_tokens'] / 1e6:.2f}",
@@ -348,10 +348,6 @@ def table(result: dict[str, Any]) -> str:
 
 def _loss(cell: dict[str, Any]) -> str:
     return f"{cell['loss']['mean']:.2f} ({cell['exact_match']['mean']:.0%})"
-
-
-def _interval(value: dict[str, Any]) -> str:
-    return f"{value['mean']:+.2f} ({value['low']:+.2f} to {value['high']:+.2f})"
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import numpy as np
 import tyro
 
 from experiments.instruction_induction import load_instruction
-from experiments.markdown import table_lines
+from experiments.markdown import signed_interval, table_lines
 from experiments.seeds import (
     SeedRuns,
     make_scorer,
@@ -308,10 +308,12 @@ def table(result: dict[str, Any]) -> str:
                     f"({own['exact_match'][kind][at]['mean']:.0%})"
                     for kind in CONDITIONING
                 ),
-                _interval(own["difference"]["task"]["by_task"][at]),
+                signed_interval(own["difference"]["task"]["by_task"][at]),
             ]
         )
-    rows.append(["mean", "", "", "", "", _interval(own["difference"]["task"]["mean"])])
+    rows.append(
+        ["mean", "", "", "", "", signed_interval(own["difference"]["task"]["mean"])]
+    )
     head = ("task", "random", *CONDITIONING, "task - shared")
     lines = table_lines("Four tasks, one pool: nats (exact match)", head, rows)
     fifth = found["fifth"]
@@ -321,7 +323,7 @@ def table(result: dict[str, Any]) -> str:
             str(update),
             f"{fifth['curves']['shared']['loss'][at]['mean']:.2f}",
             f"{fifth['curves']['uniform']['loss'][at]['mean']:.2f}",
-            _interval(fifth["difference"][at]),
+            signed_interval(fifth["difference"][at]),
         ]
         for at, update in enumerate(updates)
     ]
@@ -345,9 +347,9 @@ def verdict(found: dict[str, Any]) -> str:
     )
     mean = own["mean"]
     if mean["high"] < 0:
-        said += f" and better on the mean ({_interval(mean)})."
+        said += f" and better on the mean ({signed_interval(mean)})."
     else:
-        said += f"; on the mean no gain is shown ({_interval(mean)})."
+        said += f"; on the mean no gain is shown ({signed_interval(mean)})."
     last = found["fifth"]["difference"][-1]
     half = found["fifth"]["difference"][len(found["fifth"]["difference"]) // 2]
     for when, row in (("halfway", half), ("at the end", last)):
@@ -357,12 +359,8 @@ def verdict(found: dict[str, Any]) -> str:
             said += f" Starting from what is shared is worse {when} "
         else:
             said += f" Starting from what is shared makes no difference shown {when} "
-        said += f"({_interval(row)})."
+        said += f"({signed_interval(row)})."
     return said
-
-
-def _interval(value: dict[str, Any]) -> str:
-    return f"{value['mean']:+.2f} ({value['low']:+.2f} to {value['high']:+.2f})"
 
 
 if __name__ == "__main__":
