@@ -77,6 +77,12 @@ def test_a_run_killed_three_times_is_the_whole_run(execute, whole, tmp_path):
     assert finished.returncode != 0 and "found a finished one" in finished.stderr
 
 
+def finished(folder):
+    """Whether the report is there and complete: a kill may come just after it."""
+    report = folder / "report.json"
+    return report.is_file() and json.loads(report.read_text())["complete"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_twenty_kills_at_any_time(execute, whole, tmp_path, seed):
@@ -89,8 +95,8 @@ def test_twenty_kills_at_any_time(execute, whole, tmp_path, seed):
         done = execute(folder, *resume, *kill)
         if folder.joinpath("config.json").exists():
             resume = ("--resume",)
-        if not killed(done):
+        if not killed(done) or finished(folder):
             break
         kills += 1
-    assert done.returncode == 0, done.stderr
+    assert finished(folder), done.stderr
     assert_same(folder, whole)
