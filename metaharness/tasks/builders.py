@@ -56,3 +56,39 @@ class MetaharnessHumaneval(_LocalJsonl):
     """HumanEval (Chen et al. 2021) from its one file."""
 
     FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
+
+
+class _Passages(_LocalJsonl, skip_registration=True):
+    """Questions over paragraphs; answers and paragraphs are JSON in a text field."""
+
+    FIELDS = ("id", "question", "answers", "paragraphs")
+
+
+class MetaharnessHotpotqa(_Passages):
+    """HotpotQA, distractor setting (Yang et al. 2018), from local files."""
+
+
+class MetaharnessMusique(_Passages):
+    """MuSiQue-Ans (Trivedi et al. 2022) from its one file."""
+
+
+class MetaharnessSquad2(_Passages):
+    """SQuAD 2.0 (Rajpurkar et al. 2018) from its one file."""
+
+
+class MetaharnessMbpp(_LocalJsonl):
+    """MBPP (Austin et al. 2021) from its one file; the tests are JSON in a field."""
+
+    FIELDS = ("task_id", "text", "code", "tests", "setup")
+
+
+class MetaharnessSvamp(_LocalJsonl):
+    """SVAMP (Patel et al. 2021) from its one file."""
+
+    FIELDS = ("id", "body", "question", "answer")
+
+
+class MetaharnessIfeval(_LocalJsonl):
+    """IFEval (Zhou et al. 2023) from its one file; lists are JSON in a field."""
+
+    FIELDS = ("key", "prompt", "instructions", "arguments")

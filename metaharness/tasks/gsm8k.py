@@ -6,6 +6,7 @@ from pathlib import Path
 
 from components.parsers import final_number
 from metaharness.errors import TaskError
+from metaharness.tasks.calculator import calculator_environment
 from metaharness.tasks.prepare import (
     Rows,
     find_file,
@@ -29,9 +30,10 @@ def load_gsm8k(*, data_dir: Path | None, seed: int, sizes: SplitSizes | None) ->
     """GSM8K; test items come from the official test split, all others from train.
 
     The answer is the whole solution without calculator marks, its last line
-    "#### N"; scored by equality of the final number. data_dir: folder that holds
-    gsm8k/train.jsonl and gsm8k/test.jsonl (or .jsonl.gz, or without the subfolder);
-    None reads the prepared copy, downloaded by TFDS's own builder at the first use.
+    "#### N"; scored by equality of the final number; a calculator is at hand in
+    episodes. data_dir: folder that holds gsm8k/train.jsonl and gsm8k/test.jsonl (or
+    .jsonl.gz, or without the subfolder); None reads the prepared copy, downloaded by
+    TFDS's own builder at the first use.
 
     Raises TaskError when the data is neither there nor to be had.
     """
@@ -61,6 +63,7 @@ def load_gsm8k(*, data_dir: Path | None, seed: int, sizes: SplitSizes | None) ->
         stop=("\n\n",),
         fingerprint=fingerprint(splits),
         source=f"GSM8K, {source}, seed {seed}",
+        environment=calculator_environment(number_match),
     )
 
 

