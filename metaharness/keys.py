@@ -80,6 +80,13 @@ def derive(
     return jax.random.fold_in(key, _id(PURPOSES, "purpose", purpose))
 
 
+def row_keys(seeds: np.ndarray) -> jax.Array:
+    """Typed keys of an array of seeds, uint32, of the same shape: one for each sampled
+    text, so that a text does not depend on what is written beside it."""
+    flat = jax.vmap(lambda seed: jax.random.key(seed, impl=_IMPLEMENTATION))
+    return flat(np.ravel(seeds).astype(np.uint32)).reshape(np.shape(seeds))
+
+
 def host_generator(
     seed: int, *, stage: str, step: int, purpose: str
 ) -> np.random.Generator:

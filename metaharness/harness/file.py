@@ -11,25 +11,30 @@
     name = "terse"
     question = "{question}\\nOne word."
 
+    [[retry.candidates]]       # also output, tools, context: fields of their policies
+    name = "twice"
+    attempts = 2
+
 Every error is one line: `path:line: expected ..., got ...; remedy`.
 """
 
-import difflib
-import re
-import tomllib
-from collections.abc import Callable, Collection, Mapping
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from components.exemplars import Exemplar
 from components.templates import Template, check_templates, named
 from metaharness.errors import HarnessError, TaskError
+from metaharness.harness.policy_file import read_policies
+from metaharness.harness.slots import POLICIES
+from metaharness.harness.toml_source import TomlSource, closest
 from metaharness.tasks.jsonl import read_rows
 from metaharness.tasks.leak import find_leaks
 from metaharness.tasks.task import Task
 
-SLOTS = ("exemplars", "template")
+SLOTS = ("exemplars", "template", *POLICIES)
 _SOURCES = ("pool", "file", "from_task")
 _EXEMPLAR = ("question", "answer", "uid", "task", "kind")
 _CANDIDATE = ("name", "question", "shot", "system", "chat")
@@ -56,12 +61,14 @@ class ExemplarsSpec:
 class HarnessFile:
     """A harness file, read and checked.
 
-    exemplars: None without that slot. templates: empty without that slot.
+    exemplars: None without that slot. templates: empty without that slot. policies:
+    slot -> its candidates, of those that the file has.
     """
 
     exemplars: ExemplarsSpec | None
     templates: tuple[Template, ...]
     path: Path
+    policies: dict[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
 
 def load_harness_file(path: str | Path) -> HarnessFile:
@@ -70,18 +77,22 @@ def load_harness_file(path: str | Path) -> HarnessFile:
     Raises HarnessError or TaskError, with path, line and remedy.
     """
     path = Path(path)
-    source = _Source(path)
+    source = TomlSource(path)
     source.known((), source.data, SLOTS, "slot")
     if not source.data:
         raise HarnessError(
-            f"{path}:1: expected a slot, [exemplars] or [template], got none; add one."
+            f"{path}:1: expected a slot, [exemplars] or [template] say, got none; add "
+            "one."
         )
     for slot in source.data:
         if not isinstance(source.data[slot], dict):
             source.fail((slot,), f"a table [{slot}]", source.data[slot], "write one.")
     exemplars = _exemplars(source) if "exemplars" in source.data else None
     templates = _templates(source) if "template" in source.data else ()
-    return HarnessFile(exemplars, templates, path)
+    policies = {
+        slot: read_policies(source, slot) for slot in POLICIES if slot in source.data
+    }
+    return HarnessFile(exemplars, templates, path, policies)
 
 
 def check_lengths(
@@ -118,7 +129,7 @@ def check_file_leaks(spec: ExemplarsSpec, task: Task) -> None:
             )
 
 
-def _exemplars(source: "_Source") -> ExemplarsSpec:
+def _exemplars(source: TomlSource) -> ExemplarsSpec:
     table = source.data["exemplars"]
     here = ("exemplars",)
     source.known(here, table, ("k", *_SOURCES, "share_right"), "option")
@@ -154,7 +165,7 @@ def _exemplars(source: "_Source") -> ExemplarsSpec:
     return spec
 
 
-def _listed(source: "_Source", table: dict[str, Any]) -> list[tuple[str, Any]]:
+def _listed(source: TomlSource, table: dict[str, Any]) -> list[tuple[str, Any]]:
     at = ("exemplars", "pool")
     if not isinstance(table["pool"], list):
         remedy = "write [[exemplars.pool]] tables, or from_task = N for the task's own."
@@ -164,7 +175,7 @@ def _listed(source: "_Source", table: dict[str, Any]) -> list[tuple[str, Any]]:
     return [(source.place((*at, i)), row) for i, row in enumerate(table["pool"])]
 
 
-def _file(source: "_Source", table: dict[str, Any]) -> list[tuple[str, Any]]:
+def _file(source: TomlSource, table: dict[str, Any]) -> list[tuple[str, Any]]:
     at = ("exemplars", "file")
     if not isinstance(table["file"], str):
         source.fail(at, "a path in quotes", table["file"], "correct it.")
@@ -194,7 +205,7 @@ def _pool(
             if field not in row:
                 raise HarnessError(
                     f"{place}: expected text in field {field!r}, got none"
-                    f"{_close(field, row, ' (did you mean {}?)')}; fill it in."
+                    f"{closest(field, row, ' (did you mean {}?)')}; fill it in."
                 )
         for field, value in values.items():
             if not isinstance(value, str) or (field in _EXEMPLAR[:3] and not value):
@@ -218,7 +229,7 @@ def _pool(
     return tuple(pool), tuple(place for place, _ in rows)
 
 
-def _templates(source: "_Source") -> tuple[Template, ...]:
+def _templates(source: TomlSource) -> tuple[Template, ...]:
     table = source.data["template"]
     here = ("template",)
     source.known(here, table, ("named", "candidates"), "option")
@@ -250,111 +261,3 @@ def _templates(source: "_Source") -> tuple[Template, ...]:
         except ValueError as error:
             raise HarnessError(f"{source.place(spot)}: {error}") from error
     return tuple(templates)
-
-
-def _close(name: str, known: Collection[str], frame: str) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return frame.format(repr(close[0])) if close else ""
-
-
-class _Source:
-    """A TOML file's data, and where in its text each key stands."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise HarnessError(
-                f"{path}: expected a harness file in UTF-8, got {reason!r}; check the "
-                "path."
-            ) from error
-        try:
-            self.data = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            message, _, where = str(error).partition(" (at ")
-            line = re.match(r"line (\d+)", where)
-            number = line.group(1) if line else text.count("\n") + 1
-            raise HarnessError(
-                f"{path}:{number}: expected TOML, got {message.lower()!r}; correct it."
-            ) from error
-        self._lines = _key_lines(text)
-
-    def place(self, at: tuple[str | int, ...]) -> str:
-        """ "path:line" of a key, or of the nearest table around it."""
-        while at and at not in self._lines:
-            at = at[:-1]
-        return f"{self.path}:{self._lines.get(at, 1)}"
-
-    def fail(
-        self, at: tuple[str | int, ...], expected: str, got: object, remedy: str
-    ) -> NoReturn:
-        key = next((str(k) for k in reversed(at) if isinstance(k, str)), "file")
-        shown = "none" if got is None else repr(got)[:60]
-        raise HarnessError(
-            f"{self.place(at)}: {key}: expected {expected}, got {shown}; {remedy}"
-        )
-
-    def known(
-        self,
-        at: tuple[str | int, ...],
-        table: Mapping[str, Any],
-        names: tuple[str, ...],
-        what: str,
-    ) -> None:
-        """Refuse a key that is not among the names, with the closest of them."""
-        for key in table:
-            if key not in names:
-                hint = _close(key, names, "did you mean {}?") or "remove it."
-                raise HarnessError(
-                    f"{self.place((*at, key))}: expected {what} among "
-                    f"{', '.join(names)}, got {key!r}; {hint}"
-                )
-
-    def number(
-        self, at: tuple[str, ...], table: Mapping[str, Any], key: str, *, least: int
-    ) -> int:
-        value = table.get(key)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            spot = (*at, key) if key in table else at
-            expected = f"a whole number {key} of {least} or more"
-            self.fail(spot, expected, value, "set it.")
-        return value
-
-
-_HEADER = re.compile(r"\s*(\[\[?)([^\[\]]+)\]\]?\s*(#.*)?$")
-_KEY = re.compile(r"\s*([\w\"'-]+(?:\s*\.\s*[\w\"'-]+)*)\s*=")
-
-
-def _key_lines(text: str) -> dict[tuple[str | int, ...], int]:
-    """Line of each key and table of valid TOML; tables of a list carry their index.
-
-    tomllib tells no positions. Keys inside inline tables are not found: `place` then
-    gives the line of the key that holds them.
-    """
-    lines: dict[tuple[str | int, ...], int] = {}
-    counts: dict[tuple[str, ...], int] = {}
-    table: tuple[str | int, ...] = ()
-    inside = ""
-    for number, line in enumerate(text.split("\n"), start=1):
-        if inside:
-            inside = "" if inside in line else inside
-            continue
-        if header := _HEADER.match(line):
-            names = _names(header[2])
-            table = names
-            if header[1] == "[[":
-                table = (*names, counts.get(names, 0))
-                counts[names] = counts.get(names, 0) + 1
-            for end in range(1, len(table) + 1):
-                lines.setdefault(table[:end], number)
-        elif key := _KEY.match(line):
-            lines.setdefault((*table, *_names(key[1])), number)
-            for quotes in ('"""', "'''"):
-                inside = quotes if line.count(quotes) % 2 else inside
-    return lines
-
-
-def _names(dotted: str) -> tuple[str, ...]:
-    return tuple(name.strip().strip("\"'") for name in dotted.split("."))

@@ -38,11 +38,11 @@ def build_harness(
     templates = Templates(file.templates) if file.templates else Templates()
     spec = file.exemplars
     if spec is None:
-        return Harness(None, templates)
+        return Harness(None, templates, **file.policies)
     if spec.pool:
         for task in tasks:
             check_file_leaks(spec, task)
-        return Harness(Exemplars(spec.pool, spec.k), templates)
+        return Harness(Exemplars(spec.pool, spec.k), templates, **file.policies)
     drawn = Exemplars.from_tasks(
         tasks,
         pool=spec.from_task,
@@ -50,7 +50,7 @@ def build_harness(
         share_right=spec.share_right,
         seed=seed,
     )
-    return Harness(drawn, templates)
+    return Harness(drawn, templates, **file.policies)
 
 
 def check_file_lengths(file: HarnessFile, harness: Harness, model: Model) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 from components.exemplars import Exemplar
 from components.templates import Template
 from metaharness.errors import HarnessError
-from metaharness.harness.slots import Choice, Exemplars, Harness, Templates
+from metaharness.harness.policy_file import policy_from_json
+from metaharness.harness.slots import POLICIES, Choice, Exemplars, Harness, Templates
 
 FORMAT = 1
 
@@ -71,6 +72,9 @@ class Learned:
                 "pool": [dataclasses.asdict(e) for e in self.harness.candidates],
                 "allowed": [list(row) for row in self.harness.exemplars.allowed],
             }
+        for slot in self.harness.policy_slots:
+            pool = self.harness.pool(slot)
+            slots[slot] = {"pool": [dataclasses.asdict(policy) for policy in pool]}
         return {
             "format": FORMAT,
             "model": self.model,
@@ -86,6 +90,10 @@ class Learned:
                     "exemplars": [
                         self.harness.candidates[i].uid for i in choice.exemplars
                     ],
+                    **{
+                        slot: self.harness.pool(slot)[getattr(choice, slot)].name
+                        for slot in self.harness.policy_slots
+                    },
                 }
                 for task, choice in self.choices.items()
             },
@@ -114,13 +122,23 @@ def learned_from_json(data: Any, *, source: str = "harness.json") -> Learned:
                 own["k"],
                 tuple(tuple(row) for row in own["allowed"]),
             )
-        harness = Harness(exemplars, templates)
+        policies = {
+            slot: tuple(policy_from_json(slot, one) for one in slots[slot]["pool"])
+            for slot in POLICIES
+            if slot in slots
+        }
+        harness = Harness(exemplars, templates, **policies)
         ids = {e.uid: i for i, e in enumerate(harness.candidates)}
         names = {t.name: i for i, t in enumerate(templates.pool)}
+        places = {
+            slot: {policy.name: i for i, policy in enumerate(pool)}
+            for slot, pool in policies.items()
+        }
         choices = {
             task: Choice(
                 tuple(ids[uid] for uid in chosen["exemplars"]),
                 names[chosen["template"]],
+                **{slot: place[chosen[slot]] for slot, place in places.items()},
             )
             for task, chosen in data["chosen"].items()
         }

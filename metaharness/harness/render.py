@@ -12,8 +12,11 @@ from components.exemplars import Exemplar
 from components.templates import Template
 from metaharness.errors import HarnessError
 from metaharness.harness.turns import (
+    Exchange,
     conversation,
+    later_turns,
     plain_head,
+    plain_later,
     plain_shot,
     shot_turns,
     system_turns,
@@ -47,6 +50,21 @@ class Renderer:
     def question(self, template: Template, question: str) -> list[int]:
         """Tokens of the final question turn, up to where the answer starts."""
         return self._tokenizer.encode(self._question_text(template, question))
+
+    def dialogue(
+        self, template: Template, question: str, exchanges: Sequence[Exchange]
+    ) -> list[int]:
+        """Tokens of the question turn and of what followed it, up to where the model
+        goes on; without exchanges those of ``question``."""
+        if not exchanges:
+            return self.question(template, question)
+        if not template.chat:
+            asked = self._question_text(template, question)
+            return self._tokenizer.encode(asked + plain_later(exchanges))
+        turns = [*conversation(template, (), question), *later_turns(exchanges)]
+        text = self._tokenizer.chat(turns, add_generation_prompt=True)
+        head = self._head_text(True, template.system)
+        return self._tokenizer.encode(text.removeprefix(head))
 
     def answer(self, answer: str) -> list[int]:
         """Tokens of a gold answer: the same under every template."""

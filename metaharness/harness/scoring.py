@@ -14,12 +14,13 @@ import numpy as np
 from metaharness.harness.slots import Choice
 from metaharness.harness.space import Space
 from metaharness.harness.tables import pad_tokens
+from metaharness.model.complete import round_up
 from metaharness.model.generate import answer_nats, make_decode, read_questions
 from metaharness.model.prefix import encode_prefix
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.tasks.task import Item, Task
 
-_LEAST = 32  # tokens of the narrowest question; widths grow in steps, see `_round_up`
+_LEAST = 32  # tokens of the narrowest question; widths grow in steps, see `round_up`
 
 
 class Scores(NamedTuple):
@@ -30,6 +31,8 @@ class Scores(NamedTuple):
     reward: float64 ``[harness, item]`` in [0, 1], or None where nothing was generated.
     outputs: generated texts ``[harness][item]``, or None.
     prompt_tokens: int ``[harness, item]``.
+    tokens: float64 ``[harness, item]``, prompt and written tokens of whole episodes, or
+        None where no episode was run.
     """
 
     nats: np.ndarray
@@ -37,6 +40,7 @@ class Scores(NamedTuple):
     reward: np.ndarray | None
     outputs: list[list[str]] | None
     prompt_tokens: np.ndarray
+    tokens: np.ndarray | None = None
 
 
 def score_harnesses(
@@ -246,17 +250,7 @@ def _item_blocks(
     blocks = []
     for start in range(0, num, size):
         members = order[start : start + size]
-        width = _round_up(max(questions[i] for i in members), _LEAST)
-        answer_width = _round_up(max(answers[i] for i in members), 8)
+        width = round_up(max(questions[i] for i in members), _LEAST)
+        answer_width = round_up(max(answers[i] for i in members), 8)
         blocks.append(_ItemBlock(members, size, width, answer_width))
     return blocks
-
-
-def _round_up(length: int, least: int) -> int:
-    """The next of least * (1, 1.5, 2, 3, 4, 6, ...), so that few shapes are traced."""
-    size = least
-    while size < length:
-        if length <= size * 3 // 2:
-            return size * 3 // 2
-        size *= 2
-    return size

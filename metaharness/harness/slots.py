@@ -2,14 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from components.context_policy import ContextPolicy
 from components.exemplars import Exemplar, as_exemplars
+from components.output_policy import OutputPolicy
 from components.pools import check_pool
 from components.quality import mixed_pool
+from components.retry_policy import RetryPolicy
 from components.templates import Template, check_templates, named
+from components.tool_policy import NO_TOOLS, ToolPolicy
 from metaharness.errors import HarnessError
 from metaharness.tasks.task import Task
 
@@ -140,22 +144,87 @@ class Templates:
 class Choice(NamedTuple):
     """One concrete harness: a candidate of each slot.
 
-    exemplars: candidate ids in prompt order (empty: zero-shot); template: its id.
+    exemplars: candidate ids in prompt order (empty: zero-shot); template, output,
+    retry, tools, context: their ids (0 where the harness has no such slot).
     """
 
     exemplars: tuple[int, ...]
     template: int
+    output: int = 0
+    retry: int = 0
+    tools: int = 0
+    context: int = 0
+
+
+class Policies(NamedTuple):
+    """What governs an episode besides its prompt."""
+
+    output: OutputPolicy
+    retry: RetryPolicy
+    tools: ToolPolicy
+    context: ContextPolicy
+
+
+POLICIES = Policies._fields
+"""Names of the slots that only an episode can tell apart."""
+
+PLAIN = Policies(
+    OutputPolicy("whole text"),
+    RetryPolicy("one attempt"),
+    NO_TOOLS,
+    ContextPolicy("everything"),
+)
+"""What holds where a harness has no such slot."""
 
 
 @dataclass(frozen=True)
 class Harness:
     """The trainable harness: its slots and their pools.
 
-    ``exemplars`` may be None (zero-shot: only the template is learned).
+    ``exemplars`` may be None (zero-shot: only the template is learned). output, retry,
+    tools, context: pools of policies, empty for none (``PLAIN`` then holds); they are
+    learned from graded episodes, since no likelihood depends on them.
+
+    Raises HarnessError for two policies of one name.
     """
 
     exemplars: Exemplars | None = None
     template: Templates = field(default_factory=Templates)
+    output: tuple[OutputPolicy, ...] = ()
+    retry: tuple[RetryPolicy, ...] = ()
+    tools: tuple[ToolPolicy, ...] = ()
+    context: tuple[ContextPolicy, ...] = ()
+
+    def __post_init__(self) -> None:
+        for slot in POLICIES:
+            if self.pool(slot):
+                try:
+                    check_pool(slot, [policy.name for policy in self.pool(slot)])
+                except ValueError as error:
+                    raise HarnessError(str(error)) from error
+
+    def pool(self, slot: str) -> tuple[Any, ...]:
+        """The policies of a slot of ``POLICIES``."""
+        return {
+            "output": self.output,
+            "retry": self.retry,
+            "tools": self.tools,
+            "context": self.context,
+        }[slot]
+
+    @property
+    def policy_slots(self) -> tuple[str, ...]:
+        """Names of the policy slots that this harness has."""
+        return tuple(slot for slot in POLICIES if self.pool(slot))
+
+    def policies(self, choice: Choice) -> Policies:
+        """The policies that a choice names."""
+        return Policies(
+            *(
+                self.pool(slot)[getattr(choice, slot)] if self.pool(slot) else plain
+                for slot, plain in zip(POLICIES, PLAIN, strict=True)
+            )
+        )
 
     @property
     def k(self) -> int:
@@ -183,5 +252,7 @@ class Harness:
                 mask = self.exemplars.allowed_mask(num_tasks)[task]
                 drawn = rng.choice(np.flatnonzero(mask), self.k, replace=False)
                 shots = tuple(int(i) for i in drawn)
-            out.append(Choice(shots, int(rng.integers(len(self.template.pool)))))
+            choice = Choice(shots, int(rng.integers(len(self.template.pool))))
+            drawn = {s: int(rng.integers(len(self.pool(s)))) for s in self.policy_slots}
+            out.append(choice._replace(**drawn))
         return out

@@ -1,12 +1,13 @@
 """A harness space: one model, the harness's slots and the tasks, ready to evaluate."""
 
 import dataclasses
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache
 
 import jax.numpy as jnp
 import numpy as np
 
+from components.templates import Template
 from estimators import Family
 from metaharness.errors import HarnessError
 from metaharness.harness.packing import Packs, pack_items
@@ -58,6 +59,8 @@ class Space:
             out[EXEMPLARS] = Family(
                 "subset", len(self.harness.candidates), self.harness.k
             )
+        for slot in self.harness.policy_slots:
+            out[slot] = Family("categorical", len(self.harness.pool(slot)))
         return out
 
     @cached_property
@@ -67,6 +70,8 @@ class Space:
         out = {TEMPLATE: np.ones((self.num_tasks, num), bool)}
         if self.harness.exemplars:
             out[EXEMPLARS] = self.harness.exemplars.allowed_mask(self.num_tasks)
+        for slot in self.harness.policy_slots:
+            out[slot] = np.ones((self.num_tasks, len(self.harness.pool(slot))), bool)
         return out
 
     def pack(self, split: str, *, width: int, limit: int | None = None) -> Packs:
@@ -91,11 +96,23 @@ class Space:
 
     def prefix_tokens(self, choice: Choice) -> list[int]:
         """Head and exemplars of one harness."""
-        template, exemplars = self.harness.parts(choice)
-        ids = self.renderer.head(template)
-        for exemplar in exemplars:
-            ids = ids + self.renderer.shot(template, exemplar)
-        return ids
+        template = self.harness.template.pool[choice.template]
+        return list(self.prefix_of(template, choice.exemplars))
+
+    @cached_property
+    def prefix_of(self) -> Callable[[Template, tuple[int, ...]], tuple[int, ...]]:
+        """(template, exemplars in prompt order) -> tokens of head and exemplars; what
+        was made once is kept."""
+
+        @lru_cache(maxsize=4096)
+        def prefix(template: Template, exemplars: tuple[int, ...]) -> tuple[int, ...]:
+            ids = self.renderer.head(template)
+            for place in exemplars:
+                shot = self.renderer.shot(template, self.harness.candidates[place])
+                ids = ids + shot
+            return tuple(ids)
+
+        return prefix
 
     def prompt_text(self, choice: Choice, item: Item) -> str:
         """The whole prompt of a harness for one item, as a person reads it."""

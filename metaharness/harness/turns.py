@@ -1,6 +1,7 @@
 """A prompt as chat turns or as plain text, before any tokenizer comes in."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from components.exemplars import Exemplar
 from components.templates import Template
@@ -30,6 +31,27 @@ def conversation(
     for exemplar in exemplars:
         turns += shot_turns(template, exemplar)
     return [*turns, {"role": "user", "content": template.ask(question)}]
+
+
+class Exchange(NamedTuple):
+    """What followed the question: the model's text, and what it was answered."""
+
+    said: str
+    reply: str
+
+
+def later_turns(exchanges: Sequence[Exchange]) -> list[Turn]:
+    """The turns after the question's."""
+    turns: list[Turn] = []
+    for said, reply in exchanges:
+        turns.append({"role": "assistant", "content": said})
+        turns.append({"role": "user", "content": reply})
+    return turns
+
+
+def plain_later(exchanges: Sequence[Exchange]) -> str:
+    """Text of a plain template after the question, up to where the model goes on."""
+    return "".join(f"{said}\n\n{reply}\n" for said, reply in exchanges)
 
 
 def plain_head(system: str | None) -> str:

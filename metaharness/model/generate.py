@@ -5,6 +5,7 @@ attention call); each row holds only its own question and what it generated.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -42,11 +43,32 @@ class Generated(NamedTuple):
     tokens: int32 ``[group, row, new]``, right-padded with 0; no stop token.
     lengths: int32 ``[group, row]``.
     stopped: bool ``[group, row]``: True if a stop token ended it, False at the limit.
+    nats: float32 ``[group, row, new]``, negative log-probability of each token at
+        temperature 1; after the last one that of the stop token, 0 beyond.
     """
 
     tokens: jax.Array
     lengths: jax.Array
     stopped: jax.Array
+    nats: jax.Array
+
+
+class Decoding(NamedTuple):
+    """Rows in the middle of being written; other arrays as in ``Generated``.
+
+    cache: own keys and values; hidden: ``[group, row, hidden]``, what predicts the next
+    token; done: bool ``[group, row]``, ended by a stop token or by the caller; stopped:
+    ended by a stop token; step: int32, tokens written so far.
+    """
+
+    cache: Cache
+    hidden: jax.Array
+    tokens: jax.Array
+    lengths: jax.Array
+    nats: jax.Array
+    done: jax.Array
+    stopped: jax.Array
+    step: jax.Array
 
 
 def read_questions(
@@ -101,6 +123,88 @@ def answer_nats(
     return jnp.where(jnp.arange(num) < answer_lengths[..., None], nats, 0.0).sum(-1)
 
 
+def start_decoding(prompted: Prompted, max_new_tokens: int) -> Decoding:
+    """Nothing written yet, room for ``max_new_tokens``."""
+    shape = prompted.lengths.shape
+    return Decoding(
+        prompted.cache,
+        prompted.last,
+        jnp.zeros((*shape, max_new_tokens), jnp.int32),
+        jnp.zeros(shape, jnp.int32),
+        jnp.zeros((*shape, max_new_tokens), jnp.float32),
+        jnp.zeros(shape, bool),
+        jnp.zeros(shape, bool),
+        jnp.int32(0),
+    )
+
+
+def make_advance(
+    *, stop_ids: tuple[int, ...], greedy: bool = False
+) -> Callable[..., Decoding]:
+    """Go on writing: ``(decoder, prefix, prompted, decoding, keys, temperature, until)
+    -> Decoding``; jit it.
+
+    Args:
+        stop_ids: any of these ends a row and is not part of its output.
+        greedy: every row takes the likeliest token; keys and temperature are not read.
+
+    ``keys``: typed keys ``[group, row]``, one a row, so that a row's sample does not
+    depend on its batch; ``temperature``: float32 ``[group, row]``, 0 is greedy, else
+    logits are divided by it and sampled; ``until``: int32, stops after so many tokens
+    in all (at most the room that there is), or when every row is done.
+    """
+    stops = jnp.asarray(stop_ids or (-1,), jnp.int32)
+
+    def choose(logits, keys, temperature, step):
+        likeliest = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+        if greedy:
+            return likeliest
+
+        def draw(key, row, heat):
+            heat = jnp.where(heat > 0, heat, 1.0)
+            key = jax.random.fold_in(key, step)
+            return jax.random.categorical(key, row / heat).astype(jnp.int32)
+
+        def sampled():
+            drawn = jax.vmap(jax.vmap(draw))(keys, logits, temperature)
+            return jnp.where(temperature > 0, drawn, likeliest)
+
+        return jax.lax.cond((temperature > 0).any(), sampled, lambda: likeliest)
+
+    def advance(decoder, prefix, prompted, decoding, keys, temperature, until):
+        def unfinished(now):
+            return (now.step < until) & ~now.done.all()
+
+        def write(now):
+            logits = vocabulary_logits(decoder, now.hidden).astype(jnp.float32)
+            token = choose(logits, keys, temperature, now.step)
+            found = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
+            nats = jax.nn.logsumexp(logits, axis=-1) - found
+            nats = jnp.where(now.done, 0.0, nats)
+            ends = (token[..., None] == stops).any(-1) & ~now.done
+            done = now.done | ends
+            token = jnp.where(done, 0, token)
+            put = partial(jax.lax.dynamic_update_index_in_dim, index=now.step, axis=2)
+            out = put(now.tokens, token)
+            nats = put(now.nats, nats)
+            state = prompted._replace(cache=now.cache)
+            hidden, cache = _advance(decoder, prefix, state, token[..., None], now.step)
+            return Decoding(
+                cache,
+                hidden[:, :, 0],
+                out,
+                now.lengths + ~done,
+                nats,
+                done,
+                now.stopped | ends,
+                now.step + 1,
+            )
+
+        return jax.lax.while_loop(unfinished, write, decoding)
+
+    return advance
+
+
 def make_decode(
     *,
     max_new_tokens: int,
@@ -114,54 +218,19 @@ def make_decode(
         stop_ids: any of these ends a row and is not part of its output.
         temperature: 0 is greedy, else logits are divided by it and sampled.
 
-    ``keys``: typed keys ``[group, row]``, one a row, so that a row's sample does not
-    depend on its batch (unused when greedy).
+    ``keys``: see ``make_advance``.
     """
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens: expected at least 1, got {max_new_tokens}")
     if temperature < 0:
         raise ValueError(f"temperature: expected 0 or more, got {temperature}")
-    stops = jnp.asarray(stop_ids or (-1,), jnp.int32)
-
-    def choose(decoder, hidden, keys, step):
-        logits = vocabulary_logits(decoder, hidden)
-        if temperature == 0:
-            return jnp.argmax(logits, axis=-1).astype(jnp.int32)
-
-        def draw(key, row):
-            return jax.random.categorical(
-                jax.random.fold_in(key, step), row / temperature
-            )
-
-        return jax.vmap(jax.vmap(draw))(keys, logits).astype(jnp.int32)
+    advance = make_advance(stop_ids=stop_ids, greedy=temperature == 0)
 
     def decode(decoder, prefix, prompted, keys) -> Generated:
-        def unfinished(carry):
-            step, done = carry[0], carry[-1]
-            return (step < max_new_tokens) & ~done.all()
-
-        def advance(carry):
-            step, cache, hidden, out, lengths, done = carry
-            token = choose(decoder, hidden, keys, step)
-            done = done | (token[..., None] == stops).any(-1)
-            token = jnp.where(done, 0, token)
-            out = jax.lax.dynamic_update_index_in_dim(out, token, step, axis=2)
-            lengths = lengths + ~done
-            state = prompted._replace(cache=cache)
-            hidden, cache = _advance(decoder, prefix, state, token[..., None], step)
-            return step + 1, cache, hidden[:, :, 0], out, lengths, done
-
-        shape = prompted.lengths.shape
-        carry = (
-            jnp.int32(0),
-            prompted.cache,
-            prompted.last,
-            jnp.zeros((*shape, max_new_tokens), jnp.int32),
-            jnp.zeros(shape, jnp.int32),
-            jnp.zeros(shape, bool),
-        )
-        _, _, _, out, lengths, done = jax.lax.while_loop(unfinished, advance, carry)
-        return Generated(out, lengths, done)
+        start = start_decoding(prompted, max_new_tokens)
+        heat = jnp.full(prompted.lengths.shape, temperature, jnp.float32)
+        end = advance(decoder, prefix, prompted, start, keys, heat, max_new_tokens)
+        return Generated(end.tokens, end.lengths, end.stopped, end.nats)
 
     return decode
 

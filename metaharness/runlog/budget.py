@@ -43,6 +43,7 @@ class Counts:
     padded_tokens: int = 0  # padding in forward passes
     backward_tokens: int = 0  # tokens in backward passes, no padding
     generated_tokens: int = 0  # tokens the model wrote; also in token_forwards
+    cached_calls: int = 0  # served from a cache: nothing was run, not in lm_calls
     seconds: float = 0.0  # wall clock
 
     @property
@@ -113,6 +114,7 @@ class BudgetCounter:
         padded_tokens: int = 0,
         backward_tokens: int = 0,
         generated_tokens: int = 0,
+        cached_calls: int = 0,
     ) -> None:
         """Adds to the innermost open phase; fields as in `Counts`."""
         self._own[self._open[-1]] += Counts(
@@ -121,6 +123,7 @@ class BudgetCounter:
             padded_tokens=int(padded_tokens),
             backward_tokens=int(backward_tokens),
             generated_tokens=int(generated_tokens),
+            cached_calls=int(cached_calls),
         )
 
     def counts(self, phase: str = "") -> Counts:
@@ -148,6 +151,17 @@ class BudgetCounter:
                 if share >= 1:
                     return f"{path or 'the run'}: {reason}"
         return ""
+
+    def calls_left(self) -> int | None:
+        """Calls that the limits of the whole run and of the open phases still allow;
+        None without such a limit."""
+        limits = [(path, self._limits.get(path)) for path in self._open]
+        left = [
+            max(limit.max_calls - self.counts(path).lm_calls, 0)
+            for path, limit in limits
+            if limit is not None and limit.max_calls is not None
+        ]
+        return min(left, default=None)
 
     def state(self) -> dict[str, Any]:
         """What was spent, JSON-safe, for a checkpoint."""

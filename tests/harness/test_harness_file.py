@@ -141,7 +141,8 @@ BROKEN = {
     "unknown slot": (
         swap("[exemplars]\nk", "[exemplar]\nk"),
         POOL,
-        "harness.toml:2: expected slot among exemplars, template, got 'exemplar'; "
+        "harness.toml:2: expected slot among exemplars, template, output, "
+        "retry, tools, context, got 'exemplar'; "
         r"did you mean 'exemplars'\?",
     ),
     "unknown option": (
