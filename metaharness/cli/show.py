@@ -17,7 +17,10 @@ _SHOWN = 6
 
 @dataclass(frozen=True)
 class Show:
-    """Print a run's scores, learned probabilities and final prompts."""
+    """Print a run's scores, learned probabilities and final prompts.
+
+    Of an evaluation: its scores, or one episode as a conversation.
+    """
 
     run: Annotated[Path, Positional, arg(metavar="RUN")]
     """run directory"""
@@ -25,6 +28,8 @@ class Show:
     """only this task"""
     all: bool = False
     """every candidate, not only the likeliest"""
+    episode: int | None = None
+    """one episode of an evaluation, by its number in episodes.jsonl, from 0"""
 
     def execute(self) -> int:
         """Print the run."""
@@ -33,6 +38,14 @@ class Show:
         from metaharness.runlog.table import wide_console
 
         directory = RunDirectory.open(self.run)
+        if self.episode is not None or (self.run / "episodes.jsonl").is_file():
+            from metaharness.cli.episode import print_episode, print_evaluation
+
+            if self.episode is None:
+                print_evaluation(wide_console(), self.run)
+            else:
+                print_episode(wide_console(), self.run, self.episode)
+            return 0
         report = from_json(directory.read_json("report.json"))
         tasks = list(dict.fromkeys(prompt.task for prompt in report.prompts))
         if self.task is not None:

@@ -30,6 +30,7 @@ class Train(TrainConfig):
 
     def execute(self) -> int:
         """Train, print the table; 130 when Ctrl-C cut it short."""
+        from metaharness.harness.defaults import harness_path
         from metaharness.harness.file import load_harness_file
         from metaharness.harness.from_file import build_harness, check_file_lengths
         from metaharness.model.load import load_model
@@ -37,7 +38,9 @@ class Train(TrainConfig):
         from metaharness.train.run import check_names, print_run, train
 
         # What is cheap to refuse comes first; the model is slow to load.
-        file = load_harness_file(self.harness) if self.harness else None
+        file = None
+        if self.harness:
+            file = load_harness_file(harness_path(self.harness, self.task))
         tasks = [
             load_task(name, data_dir=self.data_dir, seed=self.seed)
             for name in self.task

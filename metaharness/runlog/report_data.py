@@ -22,6 +22,7 @@ OVERALL = "overall"  # as a row's task: all tasks together
 METHODS = types.MappingProxyType(
     {
         "zero_shot": "Zero-shot",
+        "default": "Default harness",
         "random": "Random",
         "best_random": "Best random",
         "mode": "Learned, mode",
@@ -59,6 +60,8 @@ class ScoreRow:
     num_harnesses: int = 1  # the row is a mean over these (best_random: a minimum)
     prompt_tokens: float | None = None  # mean per item
     seconds: float | None = None  # to evaluate the row
+    reward: Interval | None = None  # mean of graded episodes, 0 to 1
+    episode_tokens: float | None = None  # mean of an episode, prompt and written
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +91,8 @@ class SlotEffect:
     same_choice: bool  # the seed harness has it too: the effect is 0, not measured
     loss: Interval  # learned harness minus the one with the seed's choice, nats
     exact_match: Interval | None = None  # difference of shares, -1 to 1
+    reward: Interval | None = None  # difference of episodes' rewards, -1 to 1
+    tokens: Interval | None = None  # difference of episodes' tokens
 
 
 @dataclasses.dataclass(frozen=True)

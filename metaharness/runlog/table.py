@@ -1,6 +1,7 @@
 """The tables for the terminal; the page shows the same numbers."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.console import Console
@@ -26,7 +27,9 @@ _COLUMNS = (
     "loss",
     "against random",
     "exact match",
+    "reward",
     "prompt\ntokens",
+    "episode\ntokens",
     "seconds",
 )
 
@@ -66,6 +69,19 @@ def score_table(rows: Sequence[ScoreRow]) -> Table:
             style = "bold" if row.method == "mode" else ""
             table.add_row(*(Text(texts[place], style=style) for place in shown))
         table.add_section()
+    return table
+
+
+def reached_table(counts: Mapping[str, Mapping[str, int]]) -> Table:
+    """Where episodes ended, by method: label -> boundary -> number of episodes."""
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column("episodes that ended")
+    for label in counts:
+        table.add_column(label, justify="right")
+    for name in dict.fromkeys(name for own in counts.values() for name in own):
+        cells = [f"{own.get(name, 0):,}" for own in counts.values()]
+        if any(own.get(name) for own in counts.values()):
+            table.add_row(name, *cells)
     return table
 
 
@@ -110,6 +126,10 @@ def _attribution_lines(row: Attribution) -> list[tuple[str, str, str, str]]:
         lines.append(("both, beyond the sum", "", "", extra))
     for slot in row.slots:
         lines.append((f"effect of {slot.slot}", "", "", _effect(slot)))
+        if slot.reward is not None:
+            more = _difference(slot.reward)
+            lines.append(("  on the reward", "", "", more))
+            lines.append(("  on tokens of an episode", "", "", _tokens(slot.tokens)))
     if row.divergence:
         kl = formats.number(row.divergence.kl.mean, 4)
         interval = formats.bounds(row.divergence.kl, 4)
@@ -131,6 +151,14 @@ def _effect(effect: Effect | SlotEffect | None) -> str:
     if isinstance(effect, SlotEffect) and effect.same_choice:
         return "same choice"
     return _difference(effect.loss if effect else None)
+
+
+def _tokens(change: Interval | None) -> str:
+    if change is None:
+        return formats.UNKNOWN
+    interval = formats.bounds(change, 0, sign=True)
+    mean = formats.number(change.mean, 0, sign=True)
+    return f"{mean} ({interval})" if interval else mean
 
 
 def wide_console() -> Console:
@@ -161,9 +189,20 @@ def _cells(row: ScoreRow) -> list[str]:
         loss_text(row),
         _difference(row.difference),
         _share(row.exact_match),
-        formats.number(row.prompt_tokens, 0),
+        _reward(row),
+        formats.number(row.prompt_tokens or None, 0),
+        formats.number(row.episode_tokens, 0),
         formats.number(row.seconds, 1),
     ]
+
+
+def _reward(row: ScoreRow) -> str:
+    """Not where answers are right or wrong alone: it is the share beside it then."""
+    reward, exact = row.reward, row.exact_match
+    if reward is None or (exact and math.isclose(reward.mean, exact.mean)):
+        return formats.UNKNOWN
+    interval = formats.bounds(reward)
+    return formats.number(reward.mean) + (f" ({interval})" if interval else "")
 
 
 def _share(share: Interval | None) -> str:

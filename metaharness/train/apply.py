@@ -1,5 +1,7 @@
 """From gradients to new parameters: one optimiser step on phi, one on theta."""
 
+from collections.abc import Collection
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -18,10 +20,12 @@ def update_phi(
     state: TrainState,
     grads: Logits,
     active: jax.Array,
+    slots: Collection[str],
 ) -> TrainState:
     """One optimiser step on phi; ``grads``: slot -> float32 ``[task, pool]``.
 
-    ``active``: bool ``[task]``; what is other tasks' own stays as it is.
+    ``active``: bool ``[task]``; what is other tasks' own stays as it is, and so do
+    slots that are not among ``slots``, whatever momentum they have.
     """
     if config.guards.entropy_bonus:
         masks = {slot: jnp.asarray(mask) for slot, mask in space.masks.items()}
@@ -45,10 +49,17 @@ def update_phi(
         Phi(shared, delta), state.phi_optimizer, old
     )
     new = optax.apply_updates(old, updates)
-    kept = jax.tree.map(
+    delta = jax.tree.map(
         lambda new, old: jnp.where(active[:, None], new, old), new.delta, old.delta
     )
-    return state._replace(phi=new._replace(delta=kept), phi_optimizer=optimizer)
+    kept = Phi(
+        {slot: (new if slot in slots else old).shared[slot] for slot in delta},
+        {
+            slot: own if slot in slots else old.delta[slot]
+            for slot, own in delta.items()
+        },
+    )
+    return state._replace(phi=kept, phi_optimizer=optimizer)
 
 
 def update_theta(config: TrainConfig, state: TrainState, grads: Theta) -> TrainState:

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from metaharness.harness.scoring import score_harnesses
+from metaharness.harness.episodes import Writer
 from metaharness.harness.slots import Choice
 from metaharness.harness.space import EXEMPLARS, TEMPLATE, Space
 from metaharness.model.decoder import Decoder
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.runlog.progress import Progress
 from metaharness.runlog.report_data import Attribution
-from metaharness.train.compare import generates
+from metaharness.train.compare import score
 from metaharness.train.config import EvalConfig
 from metaharness.train.divergence import make_divergence, num_blocks
 from metaharness.train.effects import (
@@ -50,6 +50,7 @@ def attribute(
     config: EvalConfig,
     seed: int,
     counter: BudgetCounter,
+    writer: Writer | None = None,
     quiet: bool = False,
 ) -> list[Attribution]:
     """Score {base, adapted} weights x {seed, learned} harness; say what each brings.
@@ -69,6 +70,7 @@ def attribute(
         config: how many items, and whether answers are written and graded.
         seed: of the bootstrap.
         counter: counts all of it in the phase "attribution".
+        writer: of graded episodes, each cell's own model by default.
         quiet: show no progress.
 
     Returns:
@@ -114,7 +116,13 @@ def attribute(
             cells: dict[Cell, ItemScores] = {}
             for weights, own in plan.items():
                 scores = _score(
-                    spaces[weights], task, own, config, counter, share(size[weights])
+                    spaces[weights],
+                    task,
+                    own,
+                    config,
+                    counter,
+                    writer,
+                    share(size[weights]),
                 )
                 cells |= {(weights, name): score for name, score in scores.items()}
             moved = None
@@ -167,6 +175,8 @@ def _put_back(space: Space, start: Choice, end: Choice) -> dict[str, Choice]:
         EXEMPLARS: end._replace(exemplars=start.exemplars),
         TEMPLATE: end._replace(template=start.template),
     }
+    for slot in space.harness.policy_slots:
+        changed[slot] = end._replace(**{slot: getattr(start, slot)})
     return {slot: one for slot, one in changed.items() if slot in space.families}
 
 
@@ -176,26 +186,30 @@ def _score(
     choices: dict[str, Choice],
     config: EvalConfig,
     counter: BudgetCounter,
+    writer: Writer | None,
     on_progress: Callable[[int, int], None],
 ) -> dict[str, ItemScores]:
     """Name -> scores; names of one choice share one score."""
     task = space.tasks[task_index]
     unique = list(dict.fromkeys(choices.values()))
-    scores = score_harnesses(
+    scores = score(
         space,
         task,
         unique,
         task.test[: config.test_items],
-        generate=generates(config, task),
+        config,
         counter=counter,
-        harnesses_at_once=config.harnesses_at_once,
+        writer=writer,
         on_progress=on_progress,
     )
     found = {}
     for name, choice in choices.items():
         at = unique.index(choice)
         hits = None if scores.reward is None else (scores.reward[at] >= 0.99) * 1.0
-        found[name] = ItemScores(scores.nats[at], hits)
+        episodes = (None, None)
+        if scores.tokens is not None:
+            episodes = (scores.reward[at], scores.tokens[at])
+        found[name] = ItemScores(scores.nats[at], hits, *episodes)
     return found
 
 

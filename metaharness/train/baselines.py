@@ -7,19 +7,30 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaharness import keys
+from metaharness.harness.call_cache import CallCache
+from metaharness.harness.episodes import Writer
+from metaharness.harness.grading import Sampling, grade_harnesses
 from metaharness.harness.packing import Packs
 from metaharness.harness.sequential import Batch, measure
 from metaharness.harness.slots import Choice
 from metaharness.harness.space import Space
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.runlog.progress import Progress
+from metaharness.train.config import TrainConfig
+
+RANDOM_SEARCH = "random search"
+"""Phase of the budget counter."""
+MOST_TRIED = 10_000
+"""Harnesses of a task that a search by episodes tries at most: where all are cached,
+no tokens are spent."""
 
 
 class Selected(NamedTuple):
     """Random search of one task.
 
     choices: harnesses tried, in the order drawn; losses: float64 ``[harness]``, nats an
-    item on the validation items; best: the choice with the smallest loss.
+    item on the validation items (of episodes: 1 - reward + the price of tokens); best:
+    the choice with the smallest loss.
     """
 
     choices: list[Choice]
@@ -60,7 +71,7 @@ def random_search(
     )
     results = []
     with (
-        counter.phase("random search"),
+        counter.phase(RANDOM_SEARCH),
         Progress("random search", total=max_tokens, quiet=quiet) as bar,
     ):
         spent = 0
@@ -96,6 +107,67 @@ def random_search(
                     )
                     bar.update(min(spent, max_tokens), {"loss": min(losses)})
                     if kept < chunk:
+                        break
+            except KeyboardInterrupt:
+                if not choices:
+                    raise
+            best = choices[int(np.argmin(losses))]
+            results.append(Selected(choices, np.array(losses), best))
+    return results
+
+
+def episode_search(
+    space: Space,
+    config: TrainConfig,
+    writer: Writer,
+    *,
+    max_tokens: int,
+    counter: BudgetCounter,
+    cache: CallCache | None,
+) -> list[Selected]:
+    """As ``random_search``, with graded episodes of ``episodes.items`` validation items
+    in the place of likelihoods: what policies are compared at.
+
+    Tries harnesses until ``max_tokens`` token passes are spent, the last one may go
+    beyond; at least one of each task. Ctrl-C keeps what has been tried.
+    """
+    results = []
+    episodes = config.episodes
+    with (
+        counter.phase(RANDOM_SEARCH),
+        Progress("random search", total=max_tokens, quiet=config.quiet) as bar,
+    ):
+        for index, task in enumerate(space.tasks):
+            rng = keys.host_generator(
+                config.seed, stage="validation", step=index, purpose="random_harness"
+            )
+            share = max_tokens * (index + 1) // space.num_tasks
+            items = task.validation[: config.evaluation.validation_items]
+            items = items[: episodes.items * episodes.samples]
+            choices: list[Choice] = []
+            losses: list[float] = []
+            try:
+                while True:
+                    (choice,) = space.harness.random_choices(
+                        1, index, space.num_tasks, rng
+                    )
+                    grades = grade_harnesses(
+                        space,
+                        task,
+                        [choice],
+                        items,
+                        writer,
+                        counter=counter,
+                        sampling=Sampling(1, episodes.temperature, config.seed),
+                        cache=cache,
+                        at_once=episodes.at_once,
+                    )
+                    loss = grades.table(lambda trace: trace.loss(episodes.token_price))
+                    choices.append(choice)
+                    losses.append(float(loss.mean()))
+                    spent = counter.counts(RANDOM_SEARCH).token_passes
+                    bar.update(min(spent, max_tokens), {"loss": min(losses)})
+                    if spent >= share or len(choices) >= MOST_TRIED:
                         break
             except KeyboardInterrupt:
                 if not choices:

@@ -7,9 +7,16 @@ import jax
 import numpy as np
 
 from metaharness import keys
+from metaharness.harness.episodes import Writer
+from metaharness.harness.grading import (
+    Grades,
+    needs_episodes,
+    score_by_episodes,
+)
 from metaharness.harness.scoring import Scores, score_harnesses
 from metaharness.harness.slots import Choice
 from metaharness.harness.space import Space
+from metaharness.model.complete import Completer
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.runlog.progress import Progress
 from metaharness.runlog.report_data import ScoreRow
@@ -19,12 +26,13 @@ from metaharness.stats import (
     paired_difference,
     proportion_interval,
 )
-from metaharness.tasks.task import Task
+from metaharness.tasks.task import Item, Task
 from metaharness.train.baselines import Selected
 from metaharness.train.config import EvalConfig
 
 ZERO_SHOT, RANDOM, BEST_RANDOM = "zero_shot", "random", "best_random"
 MODE, SAMPLED = "mode", "sampled"
+_RIGHT = 0.99  # rewards from here on are full ones
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,8 @@ class Compared:
     """Scores of one task's methods.
 
     members: method -> the rows of ``scores`` that belong to it; choices: one a row;
-    num_tried: random harnesses that the best one was chosen from.
+    num_tried: random harnesses that the best one was chosen from; grades: episodes,
+    None where none was run.
     """
 
     task: str
@@ -41,6 +50,12 @@ class Compared:
     scores: Scores
     seconds: float
     num_tried: int = 1
+    grades: Grades | None = None
+
+    @property
+    def answered(self) -> np.ndarray:
+        """bool ``[item]``: every harness has a reward."""
+        return np.isfinite(self.scores.reward).all(axis=0)
 
 
 def compare(
@@ -52,11 +67,14 @@ def compare(
     best_random: Sequence[Selected],
     seed: int,
     counter: BudgetCounter,
+    writer: Writer | None = None,
     quiet: bool = False,
 ) -> list[Compared]:
     """Score every method on the first ``test_items`` of each task's test split.
 
-    Ctrl-C ends it; the tasks compared so far are returned.
+    Where policies decide, answers are graded by the episodes that ``writer`` writes
+    (the space's model by default). Ctrl-C ends it; the tasks compared so far are
+    returned.
     """
     plans = []
     for index in range(space.num_tasks):
@@ -86,20 +104,14 @@ def compare(
                 unique = list(dict.fromkeys(c for own in plan.values() for c in own))
                 own = -(-len(unique) // config.harnesses_at_once)
                 show = _shown(bar, before, own)
-                scores = score_harnesses(
+                scores = score(
                     space,
                     task,
                     unique,
                     task.test[: config.test_items],
-                    generate=generates(config, task),
+                    config,
                     counter=counter,
-                    harnesses_at_once=config.harnesses_at_once,
-                    key=keys.derive(
-                        keys.root_key(seed),
-                        stage="test",
-                        step=index,
-                        purpose="generate",
-                    ),
+                    writer=writer,
                     on_progress=show,
                 )
                 before += own
@@ -114,6 +126,42 @@ def compare(
         except KeyboardInterrupt:
             pass
     return out
+
+
+def score(
+    space: Space,
+    task: Task,
+    choices: Sequence[Choice],
+    items: Sequence[Item],
+    config: EvalConfig,
+    *,
+    counter: BudgetCounter,
+    writer: Writer | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Scores:
+    """Likelihoods, and graded answers where ``config`` asks for them; by whole episodes
+    where the harness has policies."""
+    if config.generate and needs_episodes(space, task):
+        return score_by_episodes(
+            space,
+            task,
+            choices,
+            items,
+            writer or Completer(space.model, implementation=space.implementation),
+            counter=counter,
+            harnesses_at_once=config.harnesses_at_once,
+            on_progress=on_progress,
+        )
+    return score_harnesses(
+        space,
+        task,
+        choices,
+        items,
+        generate=generates(config, task),
+        counter=counter,
+        harnesses_at_once=config.harnesses_at_once,
+        on_progress=on_progress,
+    )
 
 
 def generates(config: EvalConfig, task: Task) -> bool:
@@ -148,9 +196,13 @@ def _nats(result: Compared, method: str) -> np.ndarray:
 def _row(result: Compared, method: str, rng: np.random.Generator) -> ScoreRow:
     nats = _nats(result, method)
     at = result.members[method]
-    exact = None
-    if result.scores.reward is not None:
-        exact = _proportion(result.scores.reward[at] >= 0.99, rng)
+    exact = reward = tokens = None
+    if result.scores.reward is not None and result.answered.any():
+        rewards = result.scores.reward[at][:, result.answered]
+        exact = _proportion(rewards >= _RIGHT, rng)
+        reward = mean_interval(rewards, rng=rng)
+        if result.scores.tokens is not None:
+            tokens = float(result.scores.tokens[at][:, result.answered].mean())
     difference = None
     if RANDOM in result.members and method != RANDOM:
         baseline = _nats(result, RANDOM).mean(axis=0)
@@ -168,6 +220,8 @@ def _row(result: Compared, method: str, rng: np.random.Generator) -> ScoreRow:
         num_harnesses=result.num_tried if method == BEST_RANDOM else len(at),
         prompt_tokens=float(result.scores.prompt_tokens[at].mean()),
         seconds=per_harness * len(at),
+        reward=reward,
+        episode_tokens=tokens,
     )
 
 
@@ -179,9 +233,18 @@ def _overall(
     tokens = np.concatenate([r.scores.num_answer for r in compared])
     rows = [_row(result, method, rng) for result in compared]
     exact = None
-    if all(r.scores.reward is not None for r in compared):
-        hits = [r.scores.reward[r.members[method]] >= 0.99 for r in compared]
+    if all(row.exact_match is not None for row in rows):
+        hits = [
+            r.scores.reward[r.members[method]][:, r.answered] >= _RIGHT
+            for r in compared
+        ]
         exact = _proportion(np.concatenate(_same_rows(hits), axis=1), rng)
+    reward = episode_tokens = None
+    if all(row.reward is not None for row in rows):
+        graded = [r.scores.reward[r.members[method]][:, r.answered] for r in compared]
+        reward = mean_interval(np.concatenate(_same_rows(graded), axis=1), rng=rng)
+        if all(row.episode_tokens is not None for row in rows):
+            episode_tokens = float(np.mean([row.episode_tokens for row in rows]))
     difference = None
     if RANDOM in compared[0].members and method != RANDOM:
         baseline = np.concatenate([_nats(r, RANDOM).mean(axis=0) for r in compared])
@@ -198,6 +261,8 @@ def _overall(
         num_harnesses=max(row.num_harnesses for row in rows),
         prompt_tokens=float(np.mean([row.prompt_tokens for row in rows])),
         seconds=sum(row.seconds for row in rows),
+        reward=reward,
+        episode_tokens=episode_tokens,
     )
 
 

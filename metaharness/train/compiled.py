@@ -14,6 +14,7 @@ from metaharness.model.lora import Theta
 from metaharness.model.prefix import Pool
 from metaharness.train.config import TrainConfig
 from metaharness.train.deploy import mode
+from metaharness.train.episode_update import EpisodeUpdate
 from metaharness.train.state import Phi, adapted
 from metaharness.train.steps import Update, make_steps
 
@@ -32,13 +33,15 @@ class Compiled(NamedTuple):
 
     updates: kind -> update, its state donated; encode: (decoder, theta) -> the encoded
     pool, every style; keys: int32 ``[style, task, key]``, those that each task reads,
-    or None without exemplars; validate: (phi, theta, problem) -> ``Validated``.
+    or None without exemplars; validate: (phi, theta, problem) -> ``Validated``;
+    episodes: the update from graded episodes, None without policies.
     """
 
     updates: dict[str, Update]
     encode: Callable[[Decoder, Theta | None], Pool]
     keys: jax.Array | None
     validate: Callable[[Phi, Theta | None, Problem], Validated]
+    episodes: EpisodeUpdate | None = None
 
 
 def compile_updates(space: Space, config: TrainConfig) -> Compiled:
@@ -51,6 +54,7 @@ def compile_updates(space: Space, config: TrainConfig) -> Compiled:
         jax.jit(make_encode(space, config)),
         keys,
         jax.jit(make_validate(space, config)),
+        EpisodeUpdate(space, config) if space.harness.policy_slots else None,
     )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from metaharness.errors import InputError
 from metaharness.model.lora_config import LoraConfig
+from metaharness.train.episode_config import EpisodeConfig
 from metaharness.train.ranges import check_range
 from metaharness.train.search_config import SearchConfig
 from metaharness.train.stage_config import (
@@ -85,7 +86,8 @@ class TrainConfig:
     model: str = "smollm2-135m"
     """name, folder, .gguf file or hub id"""
     harness: Path | None = None
-    """harness file (TOML) with the slots and their pools"""
+    """harness file (TOML) with the slots and their pools; "default" is the file that
+    comes with the task"""
     data_dir: Path | None = None
     """folder with local copies of data sets"""
     out: Path | None = None
@@ -109,6 +111,7 @@ class TrainConfig:
     slots: SlotConfig = field(default_factory=SlotConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
+    episodes: EpisodeConfig = field(default_factory=EpisodeConfig)
     weights: WeightsConfig = field(default_factory=WeightsConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)
     guards: GuardConfig = field(default_factory=GuardConfig)

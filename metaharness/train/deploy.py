@@ -52,5 +52,9 @@ def _choices(space: Space, picked: dict[str, np.ndarray]) -> list[Choice]:
         shots: tuple[int, ...] = ()
         if EXEMPLARS in picked:
             shots = tuple(sorted(int(i) for i in picked[EXEMPLARS][task]))
-        out.append(Choice(shots, int(picked[TEMPLATE][task].reshape(-1)[0])))
+        single = {
+            slot: int(picked[slot][task].reshape(-1)[0])
+            for slot in (TEMPLATE, *space.harness.policy_slots)
+        }
+        out.append(Choice(shots, **single))
     return out

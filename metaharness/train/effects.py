@@ -58,11 +58,14 @@ class ItemScores(NamedTuple):
     """One harness on one task's items.
 
     nats: float64 ``[item]``, of the gold answer; hits: float64 ``[item]``, 1 where the
-    written answer is exact, else 0, or None where none was written.
+    written answer is exact, else 0, or None where none was written; reward, tokens:
+    float64 ``[item]`` of graded episodes, None where none was run.
     """
 
     nats: np.ndarray
     hits: np.ndarray | None
+    reward: np.ndarray | None = None
+    tokens: np.ndarray | None = None
 
 
 class Measured(NamedTuple):
@@ -122,6 +125,14 @@ def attribution_of(measured: Measured, *, seed: int) -> Attribution:
         hits = sum(sign * cells[cell].hits for cell, sign in signs.items())
         return interval(nats), interval(hits)
 
+    def episodes(signs: Mapping[Cell, int]) -> tuple[Interval | None, ...]:
+        if any(cells[cell].reward is None for cell in signs):
+            return None, None
+        return (
+            interval(sum(sign * cells[cell].reward for cell, sign in signs.items())),
+            interval(sum(sign * cells[cell].tokens for cell, sign in signs.items())),
+        )
+
     return Attribution(
         task=measured.task,
         num_items=len(cells[BASE, SEED].nats),
@@ -136,7 +147,7 @@ def attribution_of(measured: Measured, *, seed: int) -> Attribution:
             if cells.keys() >= signs.keys()
         ),
         slots=tuple(
-            _slot_effect(slot, same, last, differences)
+            _slot_effect(slot, same, last, differences, episodes)
             for slot, same in measured.same.items()
         ),
         divergence=_divergence(measured.moved, seed),
@@ -148,11 +159,13 @@ def _slot_effect(
     same: bool,
     weights: str,
     differences: Callable[[Mapping[Cell, int]], tuple[Interval, Interval | None]],
+    episodes: Callable[[Mapping[Cell, int]], tuple[Interval | None, ...]],
 ) -> SlotEffect:
     if same:
         return SlotEffect(slot, True, Interval(0.0, 0.0, 0.0))
     signs = {(weights, LEARNED): 1, (weights, slot): -1}
-    return SlotEffect(slot, False, *differences(signs))
+    reward, tokens = episodes(signs)
+    return SlotEffect(slot, False, *differences(signs), reward, tokens)
 
 
 def _share(hits: np.ndarray | None) -> Interval | None:

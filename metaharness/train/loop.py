@@ -1,7 +1,7 @@
 """The training loop: the updates of a schedule, watched, logged and resumable."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,19 +11,31 @@ import numpy as np
 
 from metaharness import keys
 from metaharness.errors import InputError
+from metaharness.harness.call_cache import CallCache
+from metaharness.harness.episodes import Writer
 from metaharness.harness.objective import Problem
 from metaharness.harness.relaxed import PoolCache
 from metaharness.harness.space import EXEMPLARS, Space
+from metaharness.model.adapter import adapted_model
+from metaharness.model.complete import Completer
 from metaharness.runlog import jsonfile
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.runlog.interrupt import deferred_interrupt
 from metaharness.runlog.progress import Progress
 from metaharness.train.compiled import Compiled, compile_updates
 from metaharness.train.config import TrainConfig
+from metaharness.train.episode_update import BudgetSpent
 from metaharness.train.guards import Watch, judge, out_of_patience
 from metaharness.train.journal import Journal
 from metaharness.train.metrics_row import VALIDATION, update_row, validation_row
-from metaharness.train.schedule import JOINT, RELAXED, TRAINS_THETA, WEIGHTS, plan
+from metaharness.train.schedule import (
+    EPISODES,
+    JOINT,
+    RELAXED,
+    TRAINS_THETA,
+    WEIGHTS,
+    plan_of,
+)
 from metaharness.train.state import Phi, TrainState, init_state
 from metaharness.train.trust import GateRecord
 
@@ -71,6 +83,8 @@ def fit(
     journal: Journal | None = None,
     compiled: Compiled | None = None,
     start: Phi | None = None,
+    writer: Writer | None = None,
+    calls: CallCache | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Fitted:
     """Train what the schedule says.
@@ -78,11 +92,15 @@ def fit(
     ``compiled``: functions of an earlier run of this space with the same settings but
     for the seed (and numbers of updates, where learning rates are constant).
     ``journal``: takes metrics and checkpoints; one that resumes puts training back to
-    its newest checkpoint. ``start``: logits to start from, uniform by default. Stops
+    its newest checkpoint. ``start``: logits to start from, uniform by default.
+    ``writer``: what writes in episodes, the space's model by default; ``calls``: serves
+    texts that were written before, read only while no weights are trained. Stops
     cleanly, with everything so far, when a budget or patience is spent, when
     ``should_stop`` says so, and on Ctrl-C.
     """
     loop = _Loop(space, config, counter, journal, compiled, start)
+    loop.writer = writer
+    loop.calls = None if config.schedule.trains_weights else calls
     message = "stopping after this update; Ctrl-C again stops at once"
     with (
         counter.phase(PHASE),
@@ -105,7 +123,10 @@ class _Loop:
         self.space, self.config = space, config
         self.counter, self.journal = counter, journal
         self.compiled = compiled or compile_updates(space, config)
-        self.kinds = plan(config)
+        self.writer: Writer | None = None
+        self.calls: CallCache | None = None
+        self.kinds = plan_of(config, policies=bool(space.harness.policy_slots))
+        check_policies(config, self.kinds, space.harness.policy_slots)
         self.packs = space.pack(
             "train",
             width=config.search.pack_width,
@@ -153,7 +174,11 @@ class _Loop:
             if kind == RELAXED and not self._may_relax():
                 self.at += 1
                 continue
-            self._update(kind, bar)
+            try:
+                self._update(kind, bar)
+            except BudgetSpent as spent:
+                self.stopped = str(spent)
+                break
             self.at += 1
             every = self.config.guards.validate_every
             if every and int(self.state.step) % every == 0:
@@ -207,8 +232,20 @@ class _Loop:
             active = np.ones((self.space.num_tasks,), bool)
             if kind == RELAXED:
                 active = self.trusted
-            step = self.compiled.updates[kind]
-            self.state, out = step(self.state, problem, jnp.asarray(active))
+            graded = None
+            if kind == EPISODES:
+                self.state, out, graded = self.compiled.episodes(
+                    self.state,
+                    problem,
+                    jnp.asarray(active),
+                    seed=self.config.seed,
+                    writer=self._writer(),
+                    counter=self.counter,
+                    cache=self.calls,
+                )
+            else:
+                step = self.compiled.updates[kind]
+                self.state, out = step(self.state, problem, jnp.asarray(active))
             out = jax.device_get(out)
             self.counter.add(
                 lm_calls=out.calls,
@@ -219,9 +256,24 @@ class _Loop:
             self.cache_age += 1
         if out.gated is not None:
             self.gate.add(out.gated, out.rows, out.template)
-        row = update_row(self.space, int(self.state.step), out, kind, self.gate, active)
+        row = update_row(
+            self.space, int(self.state.step), out, kind, self.gate, active, graded
+        )
         self.trace.append(self._append(row))
         bar.update(self.at + 1, {"loss": float(out.loss[active].mean())})
+
+    def _writer(self) -> Writer:
+        """What writes in episodes; trained weights are merged for it."""
+        if self.writer is not None:
+            return self.writer
+        model = self.space.model
+        if self.state.theta is not None:
+            model = adapted_model(model, self.state.theta, self.config.lora)
+        return Completer(
+            model,
+            tokens_at_once=self.config.episodes.tokens_at_once,
+            implementation=self.space.implementation,
+        )
 
     def _append(self, row) -> dict[str, Any]:
         row = jsonfile.json_safe(row)
@@ -341,6 +393,18 @@ class _Loop:
         if not self.config.quiet:
             done = f"{self.at} of {len(self.kinds)}"
             print(f"resumed after update {done}", file=sys.stderr)
+
+
+def check_policies(
+    config: TrainConfig, kinds: Sequence[str], slots: Sequence[str]
+) -> None:
+    """Refuse a schedule that would leave policies unlearned. Raises InputError."""
+    if slots and config.schedule.trains_harness and EPISODES not in kinds:
+        raise InputError(
+            f"schedule.kind: expected updates from episodes for {', '.join(slots)}, "
+            f"got {config.schedule.kind} with none; use harness, alternate or "
+            "two-stage, with search.measured_steps of 1 or more"
+        )
 
 
 def check_parts(config: TrainConfig, num_packs: int) -> None:

@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 
 from metaharness.harness.space import EXEMPLARS, Space
+from metaharness.train.episode_update import Graded
 from metaharness.train.guards import Verdict
-from metaharness.train.schedule import JOINT, MEASURED
+from metaharness.train.schedule import EPISODES, JOINT, MEASURED
 from metaharness.train.steps import Updated
 from metaharness.train.trust import GateRecord
 
@@ -21,8 +22,11 @@ def update_row(
     kind: str,
     gate: GateRecord,
     active: np.ndarray,
+    graded: Graded | None = None,
 ) -> dict[str, Any]:
-    """Losses by task, tokens, metrics of the exemplars' estimator, probabilities."""
+    """Losses by task, tokens, metrics of the exemplars' estimator, probabilities; of
+    episodes also their reward, tokens, attempts and tool calls, means over the draw,
+    and the metrics of the policies' estimators."""
     names = [task.name for task in space.tasks]
 
     def by_task(values) -> dict[str, float]:
@@ -42,7 +46,17 @@ def update_row(
     }
     if out.theta_grad is not None:
         row["theta_grad"] = float(out.theta_grad)
-    if kind in (MEASURED, JOINT) and EXEMPLARS in space.families:
+    if graded is not None:
+        row["episode_loss"] = by_task(graded.loss.mean(axis=1))
+        for name in ("reward", "tokens", "attempts", "tool_calls"):
+            row[name] = by_task(getattr(graded, name))
+        row["policies"] = {
+            slot: {
+                name: by_task(values) for name, values in out.estimator[slot].items()
+            }
+            for slot in space.harness.policy_slots
+        }
+    if kind in (MEASURED, JOINT, EPISODES) and EXEMPLARS in space.families:
         row["spearman"] = by_task(gate.spearman())
         for name, values in out.estimator[EXEMPLARS].items():
             row[name] = by_task(values)

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from components.extraction import parser_digest
 from metaharness.errors import InputError, RunError
 from metaharness.harness.slots import Harness
 from metaharness.model.load import Model
@@ -18,11 +19,14 @@ from metaharness.train.config_file import check_same, read_config
 def data_digests(
     model: Model, tasks: Sequence[Task], harness: Harness
 ) -> dict[str, str]:
-    """What a run reads: name -> sha256 of the weights, the pools and each task."""
+    """What a run reads: name -> sha256 of the weights, the pools, each task, and of the
+    code that reads answers where a policy decides what an answer is."""
+    parser = {"parser": parser_digest()} if harness.output else {}
     pools = hashlib.sha256(jsonfile.dumps(harness).encode()).hexdigest()
     return {
         "model": model.digest,
         "harness": pools,
+        **parser,
         **{task.name: task.fingerprint for task in tasks},
     }
 

@@ -4,6 +4,7 @@ import dataclasses
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,13 @@ from typing import Any
 from rich.console import Console
 
 from metaharness.errors import InputError
+from metaharness.harness.call_cache import FILE as CALLS
+from metaharness.harness.call_cache import CallCache
 from metaharness.harness.learned import Learned
 from metaharness.harness.slots import Harness
 from metaharness.harness.space import Space, build_space
 from metaharness.model.adapter import FOLDER, adapted_digest, adapted_model
+from metaharness.model.complete import Completer
 from metaharness.model.load import Model
 from metaharness.model.lora_file import save_lora
 from metaharness.runlog import provenance, report, table
@@ -25,7 +29,7 @@ from metaharness.runlog.sinks import check_sinks
 from metaharness.runlog.words import headline
 from metaharness.tasks.task import Task
 from metaharness.train.attribution import attribute, seed_choice
-from metaharness.train.baselines import Selected, random_search
+from metaharness.train.baselines import Selected, episode_search, random_search
 from metaharness.train.compare import Compared, compare, deployed_key, generates
 from metaharness.train.config import TrainConfig
 from metaharness.train.config_file import as_data
@@ -117,8 +121,11 @@ def train(
         max_calls=config.max_calls,
     )
     counter = BudgetCounter(limits={PHASE: limits})
-    with Journal(run, config, resume=resume is not None) as journal:
-        fitted = fit(space, config, counter=counter, journal=journal)
+    with (
+        Journal(run, config, resume=resume is not None) as journal,
+        CallCache(run.path / CALLS) if harness.policy_slots else nullcontext() as calls,
+    ):
+        fitted = fit(space, config, counter=counter, journal=journal, calls=calls)
     results = _Results([], [], [Note(text, "warning") for text in journal.notes])
     learned = learned_harness(space, fitted)
     run.write_json("harness.json", learned.as_json())
@@ -225,7 +232,7 @@ def _measure(
             )
         )
     whole = _compare(deployed, config, fitted, counter, results)
-    if whole and theta is not None:
+    if whole and (theta is not None or space.harness.policy_slots):
         results.attribution += attribute(
             space,
             adapted,
@@ -249,17 +256,28 @@ def _compare(
     """Random search at the tokens of training, then all methods on test items."""
     notes = results.notes
     spent = counter.counts(PHASE)
-    tried: list[Selected] = random_search(
-        space,
-        items=config.evaluation.validation_items,
-        num_packs=config.evaluation.validation_packs,
-        pack_width=config.search.pack_width,
-        max_tokens=max(spent.token_passes, 1),
-        chunk=config.search.chunk,
-        seed=config.seed,
-        counter=counter,
-        quiet=config.quiet,
-    )
+    tried: list[Selected]
+    if space.harness.policy_slots:
+        tried = episode_search(
+            space,
+            config,
+            Completer(space.model, implementation=space.implementation),
+            max_tokens=max(spent.token_passes, 1),
+            counter=counter,
+            cache=None,
+        )
+    else:
+        tried = random_search(
+            space,
+            items=config.evaluation.validation_items,
+            num_packs=config.evaluation.validation_packs,
+            pack_width=config.search.pack_width,
+            max_tokens=max(spent.token_passes, 1),
+            chunk=config.search.chunk,
+            seed=config.seed,
+            counter=counter,
+            quiet=config.quiet,
+        )
     numbers = sorted({len(one.choices) for one in tried})
     numbers = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
     notes.append(

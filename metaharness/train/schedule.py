@@ -6,10 +6,13 @@ from typing import NamedTuple
 from metaharness.train.config import TrainConfig
 
 MEASURED, RELAXED, WEIGHTS, JOINT = "measured", "relaxed", "weights", "joint"
+EPISODES = "episodes"
 """Kinds of updates. measured: phi, from sequential prompts; relaxed: phi, through the
-gated pool; weights: theta alone; joint: both by one backward pass."""
+gated pool; weights: theta alone; joint: both by one backward pass; episodes: phi, from
+sequential prompts and graded episodes, in the place of measured where the harness has
+policies."""
 
-TRAINS_PHI = frozenset({MEASURED, RELAXED, JOINT})
+TRAINS_PHI = frozenset({MEASURED, RELAXED, JOINT, EPISODES})
 TRAINS_THETA = frozenset({WEIGHTS, JOINT})
 
 
@@ -37,6 +40,14 @@ def plan(config: TrainConfig) -> list[str]:
         "alternate": alternate,
         "two-stage": harness + alternate,
     }[schedule.kind]
+
+
+def plan_of(config: TrainConfig, *, policies: bool) -> list[str]:
+    """``plan`` for a harness with policies, or without."""
+    kinds = plan(config)
+    if not policies:
+        return kinds
+    return [EPISODES if kind == MEASURED else kind for kind in kinds]
 
 
 def count_updates(config: TrainConfig) -> Updates:

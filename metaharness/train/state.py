@@ -9,8 +9,9 @@ from metaharness import keys
 from metaharness.harness.space import EXEMPLARS, Space
 from metaharness.model.decoder import Decoder
 from metaharness.model.lora import Theta, init_lora, with_lora
-from metaharness.train.choice import measured_estimator, relaxed_estimator
+from metaharness.train.choice import phi_estimator, relaxed_estimator
 from metaharness.train.config import TrainConfig
+from metaharness.train.credit import Effects, no_effects
 from metaharness.train.optimizer import phi_rule, theta_rule
 
 Logits = dict[str, jax.Array]
@@ -36,7 +37,8 @@ class TrainState(NamedTuple):
 
     phi: parameters of the logits; phi_optimizer: its state; theta: LoRA weights and
     theta_optimizer, None where no step trains them; measured, relaxed: states of the
-    two estimators; step: int32, updates done; root: the run's typed key (constant).
+    two estimators; step: int32, updates done; root: the run's typed key (constant);
+    effects: what episodes showed of each candidate, None without policies.
     """
 
     phi: Phi
@@ -47,6 +49,7 @@ class TrainState(NamedTuple):
     relaxed: Any
     step: jax.Array
     root: jax.Array
+    effects: Effects | None = None
 
     @property
     def logits(self) -> Logits:
@@ -66,9 +69,7 @@ def init_state(
     measured_key, relaxed_key = jax.random.split(key)
     relaxed = None
     if EXEMPLARS in space.families and takes_relaxed_steps(config):
-        relaxed = relaxed_estimator(space, config.search).init(
-            relaxed_key, phi.logits()
-        )
+        relaxed = relaxed_estimator(space, config).init(relaxed_key, phi.logits())
     theta = theta_optimizer = None
     if config.schedule.trains_weights:
         key = keys.derive(root, stage="setup", step=0, purpose="parameters")
@@ -79,10 +80,11 @@ def init_state(
         phi_rule(config).init(phi),
         theta,
         theta_optimizer,
-        measured_estimator(space, config.search).init(measured_key, phi.logits()),
+        phi_estimator(space, config).init(measured_key, phi.logits()),
         relaxed,
         jnp.int32(0),
         root,
+        no_effects(space, config) if space.harness.policy_slots else None,
     )
 
 

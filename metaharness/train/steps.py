@@ -25,10 +25,21 @@ from metaharness.harness.objective import (
 from metaharness.harness.packing import draw_packs
 from metaharness.harness.space import EXEMPLARS, TEMPLATE, Space
 from metaharness.train.apply import update_phi, update_theta
-from metaharness.train.choice import measured_estimator, relaxed_estimator, sampler
+from metaharness.train.choice import (
+    episode_estimator,
+    measured_estimator,
+    relaxed_estimator,
+    sampler,
+)
 from metaharness.train.config import TrainConfig
 from metaharness.train.guards import mask_at_random
-from metaharness.train.schedule import MEASURED, RELAXED, WEIGHTS, plan
+from metaharness.train.schedule import (
+    EPISODES,
+    MEASURED,
+    RELAXED,
+    WEIGHTS,
+    plan_of,
+)
 from metaharness.train.state import TrainState, adapted, chances
 
 
@@ -76,11 +87,13 @@ class Part(NamedTuple):
 
 def make_steps(space: Space, config: TrainConfig) -> dict[str, Update]:
     """The jitted updates of a schedule by kind, state donated; reuse them, so that
-    nothing compiles twice."""
+    nothing compiles twice. Those with episodes are not among them: ``EpisodeUpdate``
+    has them in two."""
+    policies = bool(space.harness.policy_slots)
     kinds = [
         kind
-        for kind in dict.fromkeys(plan(config))
-        if kind != RELAXED or EXEMPLARS in space.families
+        for kind in dict.fromkeys(plan_of(config, policies=policies))
+        if kind != EPISODES and (kind != RELAXED or EXEMPLARS in space.families)
     ]
     return {
         kind: jax.jit(make_update(space, config, kind), donate_argnums=0)
@@ -95,42 +108,81 @@ def make_update(space: Space, config: TrainConfig, kind: str) -> Update:
     if kind == RELAXED:
         return _make(space, config, relaxed_estimator, _relaxed_part, phi=True)
     if kind == WEIGHTS:
-        return _make(space, config, _theta_sampler(config), _sequential_part, phi=False)
+        return _make(space, config, sampler, _sequential_part, phi=False)
     if config.weights.through == "gate":
         return _make(space, config, relaxed_estimator, _relaxed_gradient_part, phi=True)
     return _make(space, config, measured_estimator, _measured_gradient_part, phi=True)
 
 
+class Asked(NamedTuple):
+    """An update after its draw, before it learns.
+
+    draw: harnesses of every task; packs: int32 ``[task, pack]``, their items; total:
+    what evaluating them gave.
+    """
+
+    draw: Draw
+    packs: jax.Array
+    total: Part
+
+
+class Phases(NamedTuple):
+    """An update in two: ``ask(state, problem, active) -> Asked``, then ``tell(state,
+    problem, active, asked, losses) -> (state, Updated)``; losses: what the slots learn
+    from, ``asked.total.losses`` or those of a host."""
+
+    ask: Callable[[TrainState, Problem, jax.Array], Asked]
+    tell: Callable[..., tuple[TrainState, Updated]]
+
+
 def _make(space, config, estimator_of, part_of, *, phi: bool) -> Update:
-    estimator = estimator_of(space, config.search)
-    relaxed = estimator_of is relaxed_estimator
-    stage = "search" if phi else "train"
-    masks = {slot: jnp.asarray(mask) for slot, mask in space.masks.items()}
+    phases = _make_phases(space, config, estimator_of, part_of, phi=phi)
 
     def update(
         state: TrainState, problem: Problem, active: jax.Array
     ) -> tuple[TrainState, Updated]:
-        def key(purpose):
-            return keys.derive(
-                state.root, stage=stage, step=state.step, purpose=purpose
-            )
+        asked = phases.ask(state, problem, active)
+        return phases.tell(state, problem, active, asked, asked.total.losses)
 
+    return update
+
+
+def make_episode_phases(space: Space, config: TrainConfig) -> Phases:
+    """An update whose harnesses are graded by episodes on the host between its phases;
+    not jitted. Losses of ``tell``: slot -> float32 ``[task, row]``."""
+    part = _measured_part
+    if config.episodes.prompt_loss == "episode":
+        part = _unread_part
+    return _make_phases(space, config, episode_estimator, part, phi=True)
+
+
+def _make_phases(space, config, estimator_of, part_of, *, phi: bool) -> Phases:
+    estimator = estimator_of(space, config)
+    relaxed = estimator_of is relaxed_estimator
+    stage = "search" if phi else "train"
+    masks = {slot: jnp.asarray(mask) for slot, mask in space.masks.items()}
+
+    def key(state, purpose):
+        return keys.derive(state.root, stage=stage, step=state.step, purpose=purpose)
+
+    def ask_phase(state: TrainState, problem: Problem, active: jax.Array) -> Asked:
         allowed = dict(masks)
         if phi and config.guards.mask_rate and EXEMPLARS in masks:
             allowed[EXEMPLARS] = mask_at_random(
-                key("mask"),
+                key(state, "mask"),
                 masks[EXEMPLARS],
                 keep=space.families[EXEMPLARS].k + 1,
                 rate=config.guards.mask_rate,
             )
-        held = (state.relaxed if relaxed else state.measured) if phi else None
-        if not phi:
-            held = estimator.init(key("estimator"), state.logits)
-        draw = ask(estimator, key("draw"), state.logits, held, allowed)
-        packs = _draw_packs(key("items"), problem, config)
+        if phi:
+            held = state.relaxed if relaxed else state.measured
+        else:
+            held = estimator.init(key(state, "estimator"), state.logits)
+        draw = ask(estimator, key(state, "draw"), state.logits, held, allowed)
+        packs = _draw_packs(key(state, "items"), problem, config)
         dropped = None
         if config.lora.dropout and part_of in _TRAIN_THETA:
-            dropped = key("dropout")
+            dropped = key(state, "dropout")
         scene = _Scene(space, config, problem, state, draw, active, dropped)
         total = _in_parts(
             lambda packs, share: part_of(scene, packs, share),
@@ -138,11 +190,25 @@ def _make(space, config, estimator_of, part_of, *, phi: bool) -> Update:
             packs,
             config.search.accumulate,
         )
+        return Asked(draw, packs, total)
+
+    def tell_phase(
+        state: TrainState, problem: Problem, active: jax.Array, asked: Asked, losses
+    ) -> tuple[TrainState, Updated]:
+        draw, total = asked.draw, asked.total
         template = draw.outcomes[TEMPLATE][..., 0]
         told = None
         if phi:
-            told = _tell(estimator, state, draw, total, held)
-            state = update_phi(space, config, state, told.logits_grad, active)
+            held = state.relaxed if relaxed else state.measured
+            told = _tell(estimator, state, draw, total, losses, held)
+            state = update_phi(
+                space,
+                config,
+                state,
+                told.logits_grad,
+                active,
+                estimator.spec.parts.keys(),
+            )
             state = state._replace(**{"relaxed" if relaxed else "measured": told.state})
         theta_grad = None
         if total.theta is not None:
@@ -150,6 +216,7 @@ def _make(space, config, estimator_of, part_of, *, phi: bool) -> Update:
             state = update_theta(config, state, total.theta)
         state = state._replace(step=state.step + 1)
         rows = total.losses
+        calls = _calls_by_task(problem, asked.packs) * active
         updated = Updated(
             (draw.coef * rows).sum(-1) * space.num_tasks,
             rows,
@@ -157,14 +224,14 @@ def _make(space, config, estimator_of, part_of, *, phi: bool) -> Update:
             template,
             total.forward,
             total.backward,
-            (_calls_by_task(problem, packs) * active).sum() * template.shape[1],
+            calls.sum() * template.shape[1],
             told.metrics if told else {},
             chances(space, state.logits),
             theta_grad,
         )
         return state, updated
 
-    return update
+    return Phases(ask_phase, tell_phase)
 
 
 class _Scene(NamedTuple):
@@ -213,6 +280,12 @@ def _measured_part(scene: _Scene, packs, share) -> Part:
     )
     part = Part(losses.loss * share, losses.tokens.sum(), jnp.int32(0))
     return _read_gate(scene, problem, packs, share, part)
+
+
+def _unread_part(scene: _Scene, packs, share) -> Part:
+    """Nothing but zeros: no slot learns from the likelihood."""
+    zero = jnp.int32(0)
+    return Part(jnp.zeros(scene.template.shape, jnp.float32), zero, zero)
 
 
 def _measured_gradient_part(scene: _Scene, packs, share) -> Part:
@@ -310,21 +383,20 @@ def _relaxed_gradient_part(scene: _Scene, packs, share) -> Part:
 _TRAIN_THETA = (_sequential_part, _measured_gradient_part, _relaxed_gradient_part)
 
 
-def _theta_sampler(config: TrainConfig):
-    return lambda space, search: sampler(space, config.weights.samples)
-
-
-def _tell(estimator: Estimator, state: TrainState, draw: Draw, total: Part, held):
+def _tell(
+    estimator: Estimator, state: TrainState, draw: Draw, total: Part, losses, held
+):
+    nothing = dict.fromkeys(state.logits)
     slope = weights_grad = None
     if total.slope is not None:
-        slope = {EXEMPLARS: total.slope, TEMPLATE: None}
+        slope = {**nothing, EXEMPLARS: total.slope}
     if total.weights is not None:
-        weights_grad = {EXEMPLARS: total.weights, TEMPLATE: None}
+        weights_grad = {**nothing, EXEMPLARS: total.weights}
     return tell(
         estimator,
         state.logits,
         draw,
-        total.losses,
+        losses,
         held,
         slope=slope,
         weights_grad=weights_grad,

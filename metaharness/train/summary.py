@@ -1,12 +1,13 @@
 """From the numbers of a run to its report."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from metaharness.harness.slots import Choice
+from metaharness.harness.slots import POLICIES, Choice
 from metaharness.harness.space import EXEMPLARS, TEMPLATE, Space
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.runlog.report_data import (
@@ -159,7 +160,9 @@ def _slots(space: Space, fitted: Fitted, choices: Sequence[Choice]) -> list[Slot
                 np.array(row["probabilities"][slot][task.name], float)[ids]
                 for row in fitted.trace
             ]
-            chosen = choice.exemplars if slot == EXEMPLARS else (choice.template,)
+            chosen = choice.exemplars
+            if slot != EXEMPLARS:
+                chosen = (getattr(choice, slot),)
             out.append(
                 SlotReport(
                     task=task.name,
@@ -185,12 +188,26 @@ def _candidate(space: Space, slot: str, index: int) -> Candidate:
             kind="chat" if template.chat else "plain",
             text=f"{system}{template.question}",
         )
+    if slot in POLICIES:
+        policy = space.harness.pool(slot)[index]
+        return Candidate(name=policy.name, kind=slot, text=policy_text(policy))
     exemplar = space.harness.candidates[index]
     return Candidate(
         name=exemplar.uid,
         kind=exemplar.kind,
         text=f"{exemplar.question}\n→ {exemplar.answer}",
     )
+
+
+def policy_text(policy: Any) -> str:
+    """A policy in one line: its name, and what differs from the default."""
+    plain = type(policy)("plain")
+    changed = [
+        f"{field.name} = {getattr(policy, field.name)!r}"
+        for field in dataclasses.fields(policy)[1:]
+        if getattr(policy, field.name) != getattr(plain, field.name)
+    ]
+    return f"{policy.name}: {', '.join(changed)}" if changed else policy.name
 
 
 def _prompts(space: Space, choices: Sequence[Choice]) -> list[Prompt]:

@@ -39,35 +39,77 @@ def run(tiny, tmp_path_factory):
 
 
 def test_evaluate_a_run(run, cli, tmp_path):
-    scores = tmp_path / "scores.json"
+    out = tmp_path / "run"
     result = cli(
         *("evaluate", run, "--split", "validation", "--limit", 2, "--quiet"),
-        *("--random-harnesses", 2, "--no-generate", "--out", scores),
+        *("--random-harnesses", 2, "--no-generate", "--out", out),
     )
     assert result.status == 0 and result.err == ""
     for part in ("task (2 items)", "Learned, mode", "Random, mean of 2", "tokens read"):
         assert part in result.out
-    rows = json.loads(scores.read_text())["scores"]
+    rows = json.loads((out / "scores.json").read_text())["scores"]
     by_method = {row["method"]: row for row in rows}
     assert set(by_method) == {"zero_shot", "random", "mode"}
     change = by_method["mode"]["difference"]
     assert change["low"] <= change["mean"] <= change["high"]
 
 
-def test_evaluate_a_harness_file_at_random(cli, tiny):
+def test_evaluate_a_harness_file_at_its_first_candidates_and_at_random(
+    cli, tiny, tmp_path
+):
     result = cli(
         *("evaluate", *OWN, "--model", tiny, "--limit", 2, "--random-harnesses", 3),
-        *("--no-generate", "--quiet"),
+        *("--no-generate", "--quiet", "--out", tmp_path / "run"),
     )
     assert result.status == 0
     assert "Random, mean of 3" in result.out and "Learned" not in result.out
+    assert "Default harness" in result.out
 
 
-def test_evaluate_zero_shot(cli, tiny):
+def test_evaluate_the_default_harness_of_a_task(cli, tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("METAHARNESS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "gsm8k"
+    folder.mkdir()
+    for split, start, end in (("train", 100, 220), ("test", 300, 304)):
+        rows = [
+            {"question": f"What is {a} and {a}?", "answer": f"Add.\n#### {2 * a}"}
+            for a in range(start, end)
+        ]
+        text = "\n".join(map(json.dumps, rows))
+        (folder / f"{split}.jsonl").write_text(text)
+    result = cli(
+        *("evaluate", "--task", "gsm8k", "--data-dir", tmp_path, "--model", tiny),
+        *("--harness", "default", "--limit", 1, "--random-harnesses", 1),
+        *("--no-generate", "--quiet", "--out", tmp_path / "run"),
+    )
+    assert result.status == 0, result.err
+    for part in ("gsm8k (1 items)", "Zero-shot", "Default harness", "Random"):
+        assert part in result.out
+    (prompt,) = [
+        p["text"]
+        for p in json.loads((tmp_path / "run/scores.json").read_text())["prompts"]
+        if p["method"] == "default"
+    ]
+    assert prompt.count("Add.") == 4 and "Work step by step" in prompt
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_a_default_harness_must_be_there_and_serve_all_tasks(cli, command, tmp_path):
+    asked = (command, "--harness", "default", "--model", "none", "--task")
+    result = cli(*asked, "gsm8k", "mbpp", "--data-dir", tmp_path)
+    assert result.status == 2
+    assert "share a default one, got gsm8k gsm8k.toml, mbpp mbpp.toml" in result.err
+    result = cli(*asked, OWN[1])
+    assert result.status == 2 and "a default one (gsm8k, svamp," in result.err
+
+
+def test_evaluate_zero_shot(cli, tiny, tmp_path):
     words = ("--model", tiny, "--limit", 2, "--no-generate", "--quiet")
+    words += ("--out", tmp_path / "run")
     result = cli("evaluate", *OWN[:2], *words)
     assert result.status == 0
-    assert "Zero-shot" in result.out and "Random" not in result.out
+    assert result.out.count("Zero-shot") == 1 and "given" not in result.out
+    assert "Random" not in result.out
 
 
 def test_evaluate_refuses_a_task_that_was_not_learned(run, cli, tmp_path):

@@ -17,6 +17,7 @@ from metaharness.runlog.budget import BudgetCounter
 from metaharness.runlog.report_data import EFFECTS
 from metaharness.stats import Interval, proportion_interval
 from metaharness.train import attribution as module
+from metaharness.train import compare
 from metaharness.train.attribution import attribute, seed_choice
 from metaharness.train.config import EvalConfig
 from metaharness.train.divergence import AnswerDivergence
@@ -67,7 +68,7 @@ def calls(monkeypatch, adapted):
 
         return measure
 
-    monkeypatch.setattr(module, "score_harnesses", fake)
+    monkeypatch.setattr(compare, "score_harnesses", fake)
     monkeypatch.setattr(module, "make_divergence", no_model)
     return calls
 
@@ -234,14 +235,14 @@ def test_one_task_has_no_overall_row_and_one_item_no_interval(space, calls, adap
 def test_ctrl_c_is_the_caller_s_and_what_was_spent_is_counted(
     space, calls, adapted, monkeypatch
 ):
-    fake, counter = module.score_harnesses, BudgetCounter()
+    fake, counter = compare.score_harnesses, BudgetCounter()
 
     def breaking(space, task, *arguments, **more):
         if task.name == "swap":
             raise KeyboardInterrupt
         return fake(space, task, *arguments, **more)
 
-    monkeypatch.setattr(module, "score_harnesses", breaking)
+    monkeypatch.setattr(compare, "score_harnesses", breaking)
     with pytest.raises(KeyboardInterrupt):
         run(space, adapted, counter=counter)
     assert counter.counts("attribution").lm_calls == 2

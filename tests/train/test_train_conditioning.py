@@ -11,6 +11,7 @@ from loss_tables import additive, compile_on_tables, patch_objectives
 
 from metaharness import keys
 from metaharness.harness.objective import Problem
+from metaharness.harness.slots import Choice
 from metaharness.harness.space import EXEMPLARS, TEMPLATE
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.train.deploy import mode_choices
@@ -22,7 +23,7 @@ TABLE = additive(
     [[1.0, 0.4], [0.2, 1.2]],
     [[2.0, 0.2, 1.5, 0.4, 9, 9, 9, 9], [9, 9, 9, 9, 0.3, 1.1, 1.3, 0.1]],
 )
-BEST = [((1, 3), 1), ((4, 7), 0)]
+BEST = [Choice((1, 3), 1), Choice((4, 7), 0)]
 EVERY, SECOND = (True, True), (False, True)
 
 

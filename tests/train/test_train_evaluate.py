@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from components.exemplars import Exemplar
+from components.retry_policy import RetryPolicy
 from components.templates import Template
 from metaharness.errors import InputError
 from metaharness.harness.answer import generate
@@ -139,8 +140,41 @@ def test_slots_that_allow_one_harness_need_no_choice(model, task):
     result = evaluate(model, task, harness, limit=1, generate=False, quiet=True)
     assert {row.method for row in result.scores} == {"zero_shot", "given harness"}
     bare = evaluate(model, task, bare_harness(), limit=1, generate=False, quiet=True)
-    expected = pytest.approx(result.scores[0].loss.mean, rel=1e-5)
-    assert bare.scores[0].loss.mean == expected
+    (row,) = bare.scores  # it is the zero-shot prompt: said once
+    assert row.method == "zero_shot"
+    assert row.loss.mean == pytest.approx(result.scores[0].loss.mean, rel=1e-5)
+
+
+def test_the_first_candidates_of_slots_are_the_default_harness(model, task):
+    harness = Harness(
+        Exemplars(POOL, 2), Templates(TEMPLATES), retry=tuple(map(RetryPolicy, "ab"))
+    )
+    arguments = {"limit": 2, "generate": False, "quiet": True}
+    result = evaluate(model, task, harness, random_harnesses=2, **arguments)
+    assert {r.method for r in result.scores} == {"zero_shot", "default", "random"}
+    (compared,) = result.compared
+    (row,) = compared.members["default"]
+    assert compared.choices[row] == Choice((0, 1), 0)
+    item = task.test[0]
+    answer = model.tokenizer.encode(item.answer)
+    ids = chat_ids(model, POOL[:2], item.question) + answer
+    nats = plain_nats(model, ids, len(answer))
+    np.testing.assert_allclose(compared.scores.nats[row, 0], nats, rtol=1e-4)
+    given = evaluate(
+        *(model, task, harness, Choice((3, 1), 1)), random_harnesses=0, **arguments
+    )
+    assert {r.method for r in given.scores} == {"zero_shot", "given harness"}
+
+
+def test_a_default_harness_that_is_the_zero_shot_prompt_is_said_once(model, task):
+    harness = Harness(None, Templates(TEMPLATES))
+    arguments = {"limit": 1, "generate": False, "quiet": True}
+    result = evaluate(model, task, harness, random_harnesses=0, **arguments)
+    assert [row.method for row in result.scores] == ["zero_shot"]
+    asked = evaluate(
+        *(model, task, harness, Choice((), 0)), random_harnesses=0, **arguments
+    )
+    assert {row.method for row in asked.scores} == {"zero_shot", "given harness"}
 
 
 @pytest.mark.parametrize(
@@ -148,7 +182,7 @@ def test_slots_that_allow_one_harness_need_no_choice(model, task):
     [
         ({"split": "train"}, "validation or test, got 'train'"),
         ({"limit": 0}, "limit >= 1"),
-        ({"random_harnesses": 0}, "slots that allow several"),
+        ({"random_harnesses": -1}, "random_harnesses >= 0"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(model, task, changed, said):

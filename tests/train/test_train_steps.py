@@ -10,6 +10,7 @@ import pytest
 from loss_tables import AT_PROBE, GATED, SEQUENTIAL, additive, patch_objectives
 
 from metaharness import keys
+from metaharness.harness.slots import Choice
 from metaharness.harness.space import EXEMPLARS, TEMPLATE
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.train.compiled import compile_updates
@@ -28,7 +29,7 @@ EXEMPLAR_LOSS = np.array(
     np.float32,
 )
 TEMPLATE_LOSS = np.array([[1.0, 0.4], [0.2, 1.2]], np.float32)
-BEST = [((1, 3), 1), ((4, 7), 0)]
+BEST = [Choice((1, 3), 1), Choice((4, 7), 0)]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,8 @@ def test_the_best_harness_is_found(space, run, kind, num, seed):
     assert [row["kind"] for row in searched.trace] == [kind] * num
     assert mode_choices(space, searched.state) == BEST
     chances = searched.trace[-1]["probabilities"]
-    for name, (exemplars, template) in zip(("sum", "swap"), BEST, strict=True):
+    for name, best in zip(("sum", "swap"), BEST, strict=True):
+        exemplars, template = best.exemplars, best.template
         assert chances[TEMPLATE][name][template] > 0.9
         assert min(chances[EXEMPLARS][name][i] for i in exemplars) > 0.8
     first, last = (searched.trace[at]["loss"] for at in (0, -1))

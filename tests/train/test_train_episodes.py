@@ -1,0 +1,237 @@
+"""Policies learn from graded episodes, beside slots that learn from the likelihood."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_space import TEMPLATES, make_model, make_tasks
+
+from components.output_policy import OutputPolicy
+from components.retry_policy import RetryPolicy
+from experiments.simulated_model import Roll, SimulatedModel
+from metaharness.errors import InputError
+from metaharness.harness.call_cache import CallCache
+from metaharness.harness.slots import Exemplars, Harness, Templates
+from metaharness.harness.space import build_space
+from metaharness.runlog.budget import Budget, BudgetCounter
+from metaharness.train.compiled import compile_updates
+from metaharness.train.credit import credit_losses, no_effects
+from metaharness.train.deploy import mode_choices
+from metaharness.train.episode_config import EpisodeConfig
+from metaharness.train.loop import fit
+from metaharness.train.stage_config import ScheduleConfig
+
+OUTPUT = (
+    OutputPolicy("hashes", extract="hashes"),
+    OutputPolicy("marked", extract="marked"),
+    OutputPolicy("last line", extract="last_line"),
+)
+RETRY = (RetryPolicy("once"), RetryPolicy("twice", 2))
+
+
+def make_space(**changes):
+    tasks = make_tasks()[:1]
+    slot = Exemplars.from_tasks(tasks, pool=4, k=2, share_right=0.5)
+    harness = Harness(slot, Templates(TEMPLATES[:2]), output=OUTPUT, retry=RETRY)
+    return build_space(make_model(), dataclasses.replace(harness, **changes), tasks)
+
+
+def make_config(config, *, steps=24, **episodes):
+    return dataclasses.replace(
+        config,
+        search=dataclasses.replace(
+            config.search,
+            warmup_steps=0,
+            relaxed_steps=0,
+            measured_steps=steps,
+            samples=8,
+        ),
+        episodes=EpisodeConfig(**{"items": 4, "temperature": 1.0, **episodes}),
+    )
+
+
+@pytest.fixture(scope="module")
+def space():
+    return make_space()
+
+
+@pytest.fixture(scope="module")
+def writer(space):
+    """Answers on its last line, half of the time; else no line at all."""
+    answers = {item.question: item.answer for item in space.tasks[0].train}
+
+    def odds(text):
+        # the byte tokenizer's text holds the question between marks
+        known = [a for q, a in answers.items() if f"\n{q}<|im_end|>" in text]
+        known += [a for q, a in answers.items() if f"\n{q}\n=?" in text]
+        return (Roll(0.5, f"so\n{known[0]}", 0.9, 4), Roll(0.5, "", 0.5, 2))
+
+    return SimulatedModel(odds, lambda ids: space.model.tokenizer.decode(list(ids)))
+
+
+@pytest.fixture(scope="module")
+def settings(config):
+    return make_config(config)
+
+
+@pytest.fixture(scope="module")
+def compiled(space, settings):
+    return compile_updates(space, settings)
+
+
+@pytest.fixture(scope="module")
+def fitted(space, settings, compiled, writer):
+    return fit(
+        space, settings, counter=BudgetCounter(), writer=writer, compiled=compiled
+    )
+
+
+def test_each_slot_learns_from_what_it_decides(space, fitted):
+    assert [row["kind"] for row in fitted.trace] == ["episodes"] * 24
+    (choice,) = mode_choices(space, fitted.state)
+    assert OUTPUT[choice.output].name == "last line"
+    assert RETRY[choice.retry].name == "twice"  # tokens cost nothing here
+    first, last = fitted.trace[0], fitted.trace[-1]
+    assert last["reward"]["sum"] > first["reward"]["sum"]
+    assert last["probabilities"]["output"]["sum"][2] > 0.6
+    assert set(first) >= {"episode_loss", "tokens", "attempts", "tool_calls", "loss"}
+
+
+def test_exemplars_still_learn_from_the_likelihood(fitted):
+    assert all(row["forward_tokens"] > 0 for row in fitted.trace)
+    assert fitted.trace[0]["loss"]["sum"] > 1.0  # nats, where an episode's is below 1
+    moved = np.asarray(fitted.state.logits["exemplars"])
+    assert np.ptp(moved) > 0
+
+
+def test_each_half_of_the_update_is_traced_once(
+    space, settings, compiled, writer, fitted
+):
+    again = fit(
+        space, settings, counter=BudgetCounter(), writer=writer, compiled=compiled
+    )
+    assert again.trace == fitted.trace
+    assert compiled.episodes._ask._cache_size() == 1
+    assert compiled.episodes._tell._cache_size() == 1
+
+
+def test_a_budget_ends_training_at_a_whole_update(space, settings, compiled, writer):
+    counter = BudgetCounter({"train": Budget(max_calls=150)})
+    stopped = fit(space, settings, counter=counter, writer=writer, compiled=compiled)
+    assert "calls" in stopped.stopped and counter.counts().lm_calls <= 150 + 100
+    assert 0 < len(stopped.trace) < 24
+    assert int(stopped.state.step) == len(stopped.trace)
+
+
+def test_texts_come_from_the_cache_the_second_time(
+    space, settings, compiled, writer, fitted, tmp_path
+):
+    def run(counter):
+        with CallCache(tmp_path / "calls.sqlite") as calls:
+            short = dataclasses.replace(
+                settings,
+                search=dataclasses.replace(settings.search, measured_steps=3),
+            )
+            return fit(
+                space,
+                short,
+                counter=counter,
+                writer=writer,
+                compiled=compiled,
+                calls=calls,
+            )
+
+    first, second = BudgetCounter(), BudgetCounter()
+    assert run(first).trace == run(second).trace
+    written = first.counts().generated_tokens
+    assert written > 0 and second.counts().generated_tokens == 0
+    assert second.counts().cached_calls > first.counts().cached_calls
+
+
+def test_a_schedule_without_episodes_is_refused(space, settings):
+    joint = dataclasses.replace(settings, schedule=ScheduleConfig(kind="joint"))
+    with pytest.raises(InputError, match="updates from episodes for output, retry"):
+        fit(space, joint, counter=BudgetCounter())
+
+
+def one_hot_outcomes(rng, space, rows):
+    return {
+        slot: jnp.asarray(
+            np.stack([rng.permutation(family.n)[: family.k] for _ in range(rows)])[None]
+        )
+        for slot, family in space.families.items()
+    }
+
+
+def additive(space, outcomes, effects, noise):
+    """Loss of each row: the sum of its candidates' effects, and noise."""
+    loss = noise
+    for slot in space.families:
+        loss = loss + effects[slot][np.asarray(outcomes[slot][0])].sum(-1)
+    return jnp.asarray(loss[None], jnp.float32)
+
+
+@pytest.fixture(scope="module")
+def credited(space, config):
+    """Losses by slot under both kinds of credit, where each effect is known."""
+    rng = np.random.default_rng(3)
+    effects = {
+        slot: rng.normal(size=family.n) * (3.0 if slot == "exemplars" else 0.3)
+        for slot, family in space.families.items()
+    }
+    out = {}
+    for credit in ("decision", "episode"):
+        settings = make_config(config, credit=credit, prompt_loss="episode")
+        window = no_effects(space, settings)
+        rows = settings.search.samples
+        step = jax.jit(
+            lambda window, outcomes, loss, settings=settings: credit_losses(
+                space, settings, window, outcomes, loss, loss, loss
+            )
+        )
+        draws = []
+        rng = np.random.default_rng(4)
+        for _ in range(60):
+            outcomes = one_hot_outcomes(rng, space, rows)
+            loss = additive(space, outcomes, effects, 0.05 * rng.normal(size=rows))
+            losses, window = step(window, outcomes, loss)
+            draws.append((outcomes, losses))
+        out[credit] = draws[40:]
+    return effects, out
+
+
+@pytest.mark.parametrize("slot", ["output", "retry", "template"])
+def test_credit_by_decision_takes_the_other_slots_out(space, credited, slot):
+    """Score-function gradients at uniform logits: the same mean, far less variance."""
+    effects, out = credited
+    truth = (effects[slot] - effects[slot].mean()) / len(effects[slot])
+    error, gradients = {}, {}
+    for credit, draws in out.items():
+        found = []
+        for outcomes, losses in draws:
+            loss = np.asarray(losses[slot][0], float)
+            picked = np.asarray(outcomes[slot][0])[:, 0]
+            advantage = (loss - loss.mean()) * len(loss) / (len(loss) - 1)
+            score = np.eye(len(truth))[picked] - 1 / len(truth)
+            found.append((advantage[:, None] * score).mean(0))
+        gradients[credit] = np.mean(found, axis=0)
+        error[credit] = np.mean((np.array(found) - truth) ** 2)
+    # the rows of the last 20 updates differ little from the truth
+    assert error["decision"] < error["episode"] / 5
+    np.testing.assert_allclose(gradients["decision"], truth, atol=0.12)
+
+
+def test_credit_does_not_look_at_this_updates_losses(space, config):
+    """A fit that saw them would bias the gradient."""
+    settings = make_config(config, prompt_loss="episode")
+    rng = np.random.default_rng(5)
+    outcomes = one_hot_outcomes(rng, space, 8)
+    loss = jnp.asarray(rng.normal(size=(1, 8)), jnp.float32)
+    losses, window = credit_losses(
+        space, settings, no_effects(space, settings), outcomes, loss, loss, 2 * loss
+    )
+    np.testing.assert_array_equal(losses["output"], loss)
+    np.testing.assert_array_equal(losses["retry"], 2 * loss)
+    assert int(window.count) == 8
