@@ -143,22 +143,24 @@ def expected(space: Space, price: float) -> list[Expected]:
     return out
 
 
-def config(price: float, *, updates: int, seed: int) -> TrainConfig:
+def config(
+    price: float, *, updates: int, seed: int, items: int = 16, rows: int = 16
+) -> TrainConfig:
     """Training of the retry slot from sampled episodes alone."""
     return TrainConfig(
-        task=("dice",),
+        task=("retries",),
         seed=seed,
         quiet=True,
         search=SearchConfig(
             warmup_steps=0,
             relaxed_steps=0,
             measured_steps=updates,
-            samples=16,
+            samples=rows,
             learning_rate=0.15,
             decay="cosine",
         ),
         episodes=EpisodeConfig(
-            items=16,
+            items=items,
             temperature=1.0,
             token_price=price,
             prompt_loss="episode",

@@ -113,7 +113,8 @@ class Episode:
             self._finish(None, Reached.TOO_LONG)
             return
         stops = self._task.stop
-        if not template.chat:
+        if not template.chat and not any("\n\n" in i.answer for i in self._task.pool):
+            # plain text has no end of turn: an answer ends as the exemplars' do
             stops = (*stops, "\n\n")
         first = self._attempt == 0
         heat = self._job.temperature if first else policies.retry.temperature

@@ -26,7 +26,8 @@ from metaharness.model.load import Model
 from metaharness.model.prefix import Prefix, encode_prefix
 
 _SEGMENT = 32  # tokens written between two looks for stop texts
-_NARROWEST = 32
+_NARROWEST = 8
+_PADDED_ROWS = 4  # a group is padded to so many times its rows at most
 
 
 class Request(NamedTuple):
@@ -229,6 +230,12 @@ class _Block(NamedTuple):
     question_width: int
     room: int
 
+    @property
+    def num_slots(self) -> int:
+        """Tokens that it holds, padding included."""
+        row = self.question_width + self.room
+        return self.num_groups * (self.prefix_width + self.num_rows * row)
+
     def padded(self, requests: Sequence[Request]) -> list[list[Request]]:
         """Padding repeats the first group and, in each group, its first row."""
         groups = [*self.groups]
@@ -267,8 +274,8 @@ def _plan(
                 f"{len(request.prefix)}, {len(request.question)} and {room}"
             )
         shared.setdefault((request.prefix, room), []).append(place)
-    alike: dict[tuple[int, int, int, int], list[list[int]]] = {}
-    for (prefix, room), places in shared.items():
+    groups: dict[int, list[list[int]]] = {}
+    for (_, room), places in shared.items():
         places.sort(key=lambda place: len(requests[place].question))
         while places:
             group = [places.pop()]  # the longest: it decides the width
@@ -276,15 +283,40 @@ def _plan(
             most = max(1, min(rows, tokens // (width + room)))
             while places and len(group) < most:
                 group.append(places.pop())
-            size = _next_power(len(group))
-            shape = (size, round_up(len(prefix), _NARROWEST), width, room)
-            alike.setdefault(shape, []).append(group)
-    for (size, prefix_width, width, room), groups in alike.items():
-        cost = size * (width + room) + prefix_width
-        most = 1 << int(math.log2(max(1, tokens // cost)))
-        for first in range(0, len(groups), most):
-            some = groups[first : first + most]
-            yield _Block(some, _next_power(len(some)), size, prefix_width, width, room)
+            groups.setdefault(room, []).append(group)
+    for room, own in groups.items():
+        yield from _merged(own, requests, room, tokens)
+
+
+def _merged(
+    groups: list[list[int]], requests: Sequence[Request], room: int, tokens: int
+) -> Iterator[_Block]:
+    """Blocks of several groups: a step of writing reads all weights, whatever it
+    writes, so that padding costs less than another block. Groups of much fewer rows
+    are not padded to many."""
+
+    def block(some: list[list[int]]) -> _Block:
+        prefixes = [len(requests[group[0]].prefix) for group in some]
+        questions = [len(requests[group[0]].question) for group in some]
+        return _Block(
+            some,
+            _next_power(len(some)),
+            max(_next_power(len(group)) for group in some),
+            round_up(max(prefixes), _NARROWEST),
+            round_up(max(questions), _NARROWEST),
+            room,
+        )
+
+    groups.sort(key=lambda group: (-len(group), -len(requests[group[0]].prefix)))
+    some: list[list[int]] = []
+    for group in groups:
+        wider = block([*some, group])
+        many = wider.num_rows > _PADDED_ROWS * _next_power(len(group))
+        if some and (many or wider.num_slots > tokens):
+            yield block(some)
+            some = []
+        some.append(group)
+    yield block(some)
 
 
 def _prompts(block: _Block, asked: list[list[Request]]) -> tuple[jax.Array, ...]:

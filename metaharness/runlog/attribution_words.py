@@ -20,10 +20,10 @@ def gain_sentence(rows: Sequence[Attribution]) -> str:
 def gain_sentences(row: Attribution) -> tuple[str, ...]:
     """What training brought and which part of it; then which is larger, and overlap."""
     if row.effect("total") is None:
-        return (_harness_only(row),)
-    return tuple(
-        sentence for sentence in (_parts(row), _larger(row), _overlap(row)) if sentence
-    )
+        said = (_rewards(row), _harness_only(row))
+    else:
+        said = (_parts(row), _larger(row), _overlap(row), _rewards(row))
+    return tuple(sentence for sentence in said if sentence)
 
 
 def divergence_sentence(moved: Divergence) -> str:
@@ -113,6 +113,24 @@ def _overlap(row: Attribution) -> str:
         f"Both together end {formats.number(size.mean)} nats"
         f" ({formats.bounds(size)}) {side} what each alone adds up to{why}."
     )
+
+
+def _rewards(row: Attribution) -> str:
+    """Which slots change the reward of episodes, where some episodes were run."""
+    graded = [slot for slot in row.slots if slot.reward is not None]
+    if not graded:
+        return ""
+    # a reward is better where it rises
+    shown = [slot for slot in graded if is_better(_negative(slot.reward)) is not None]
+    if not shown:
+        names = ", ".join(slot.slot for slot in graded)
+        return f"No effect of {names} on the reward of an episode is shown."
+    parts = [
+        f"{slot.slot} {formats.number(slot.reward.mean, sign=True)}"
+        f" ({_interval(slot.reward)})"
+        for slot in shown
+    ]
+    return f"Reward of an episode, all else learned: {', '.join(parts)}."
 
 
 def _harness_only(row: Attribution) -> str:

@@ -42,8 +42,9 @@ _COMPARED = ("harness_against_weights", "interaction")  # effects of effects
 
 def write(report: Report, run: RunDirectory) -> Path:
     """Writes report.json and report.html; returns the page's path."""
-    run.write_json(_DATA, report)
+    # the numbers last: they say that the run is finished
     jsonfile.write_text(run.report_file, render(report))
+    run.write_json(_DATA, report)
     return run.report_file
 
 
@@ -84,6 +85,7 @@ def render(report: Report) -> str:
         report=report,
         headline=words.headline(report),
         score_groups=_score_groups(report),
+        episodes=any(row.episode_tokens for row in report.scores),
         attribution=[_attribution(row) for row in overall_first(report.attribution)],
         notes=sorted(report.notes, key=lambda note: note.kind != "warning"),
         trust=[
@@ -116,6 +118,7 @@ def _attribution(row: Attribution) -> dict[str, Any]:
     """Sentences, scores by weights and harness, and effects with their classes."""
     effects = [effect for name in EFFECTS if (effect := row.effect(name))]
     weights = dict.fromkeys(cell.weights for cell in row.cells)
+    episodes = any(slot.reward for slot in row.slots)
     return {
         "row": row,
         "sentences": attribution_words.gain_sentences(row),
@@ -133,7 +136,9 @@ def _attribution(row: Attribution) -> dict[str, Any]:
             for effect in effects
         ],
         "slots": [(slot, _side(slot.loss)) for slot in row.slots],
-        "graded": any(effect.exact_match for effect in effects),
+        # of episodes the reward says more than the share of full ones
+        "graded": any(effect.exact_match for effect in effects) and not episodes,
+        "episodes": episodes,
         "moved": row.divergence
         and attribution_words.divergence_sentence(row.divergence),
     }

@@ -20,6 +20,8 @@ from metaharness.train.config import TrainConfig
 
 RANDOM_SEARCH = "random search"
 """Phase of the budget counter."""
+AT_ONCE = 16
+"""Harnesses that a search by episodes grades at once."""
 MOST_TRIED = 10_000
 """Harnesses of a task that a search by episodes tries at most: where all are cached,
 no tokens are spent."""
@@ -128,8 +130,9 @@ def episode_search(
     """As ``random_search``, with graded episodes of ``episodes.items`` validation items
     in the place of likelihoods: what policies are compared at.
 
-    Tries harnesses until ``max_tokens`` token passes are spent, the last one may go
-    beyond; at least one of each task. Ctrl-C keeps what has been tried.
+    Tries harnesses until about ``max_tokens`` token passes are spent, as many at once
+    as those before let expect; at least one of each task. Ctrl-C keeps what has been
+    tried.
     """
     results = []
     episodes = config.episodes
@@ -146,15 +149,20 @@ def episode_search(
             items = items[: episodes.items * episodes.samples]
             choices: list[Choice] = []
             losses: list[float] = []
+            before = counter.counts(RANDOM_SEARCH).token_passes
             try:
                 while True:
-                    (choice,) = space.harness.random_choices(
-                        1, index, space.num_tasks, rng
+                    spent = counter.counts(RANDOM_SEARCH).token_passes
+                    num = _next_number(spent - before, share - spent, len(choices))
+                    if not num or len(choices) >= MOST_TRIED:
+                        break
+                    drawn = space.harness.random_choices(
+                        num, index, space.num_tasks, rng
                     )
                     grades = grade_harnesses(
                         space,
                         task,
-                        [choice],
+                        drawn,
                         items,
                         writer,
                         counter=counter,
@@ -163,18 +171,25 @@ def episode_search(
                         at_once=episodes.at_once,
                     )
                     loss = grades.table(lambda trace: trace.loss(episodes.token_price))
-                    choices.append(choice)
-                    losses.append(float(loss.mean()))
+                    choices += drawn
+                    losses += loss.mean(axis=1).tolist()
                     spent = counter.counts(RANDOM_SEARCH).token_passes
                     bar.update(min(spent, max_tokens), {"loss": min(losses)})
-                    if spent >= share or len(choices) >= MOST_TRIED:
-                        break
             except KeyboardInterrupt:
                 if not choices:
                     raise
             best = choices[int(np.argmin(losses))]
             results.append(Selected(choices, np.array(losses), best))
     return results
+
+
+def _next_number(spent: int, left: int, num: int) -> int:
+    """How many harnesses to try next, after ``num`` for ``spent`` tokens."""
+    if num == 0:
+        return 1
+    if spent == 0:  # all of them came from the cache
+        return AT_ONCE
+    return min(AT_ONCE, max(left, 0) * num // spent)
 
 
 def _affordable(

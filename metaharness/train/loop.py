@@ -15,6 +15,7 @@ from metaharness.harness.call_cache import CallCache
 from metaharness.harness.episodes import Writer
 from metaharness.harness.objective import Problem
 from metaharness.harness.relaxed import PoolCache
+from metaharness.harness.slots import Choice
 from metaharness.harness.space import EXEMPLARS, Space
 from metaharness.model.adapter import adapted_model
 from metaharness.model.complete import Completer
@@ -24,6 +25,7 @@ from metaharness.runlog.interrupt import deferred_interrupt
 from metaharness.runlog.progress import Progress
 from metaharness.train.compiled import Compiled, compile_updates
 from metaharness.train.config import TrainConfig
+from metaharness.train.deploy import mode_choices
 from metaharness.train.episode_update import BudgetSpent
 from metaharness.train.guards import Watch, judge, out_of_patience
 from metaharness.train.journal import Journal
@@ -52,7 +54,8 @@ class Fitted:
     ``metrics.jsonl``); validations: one row a validation; gate: pairs of gated and
     sequential losses; trusted: bool ``[task]``; watch: what validation found; stopped:
     why training ended before its last update, or ""; notes: what a reader should know;
-    returned: whether the state is an earlier one, which validated best.
+    returned: whether the state is an earlier one, which validated best; deployed: the
+    harness of each task where that is not the likeliest one.
     """
 
     state: TrainState
@@ -64,6 +67,13 @@ class Fitted:
     watch: Watch = Watch()
     notes: tuple[str, ...] = ()
     returned: bool = False
+    deployed: tuple[Choice, ...] | None = None
+
+    def choices(self, space: Space) -> list[Choice]:
+        """The harness of each task that is deployed: its likeliest, or ``deployed``."""
+        if self.deployed is not None:
+            return list(self.deployed)
+        return mode_choices(space, self.state)
 
 
 class _Good(NamedTuple):

@@ -33,11 +33,12 @@ from metaharness.train.baselines import Selected, episode_search, random_search
 from metaharness.train.compare import Compared, compare, deployed_key, generates
 from metaharness.train.config import TrainConfig
 from metaharness.train.config_file import as_data
-from metaharness.train.deploy import mode_choices, probabilities, sampled_choices
+from metaharness.train.deploy import probabilities, sampled_choices
 from metaharness.train.diagnosis import theta_note
 from metaharness.train.journal import Journal
 from metaharness.train.loop import INTERRUPTED, PHASE, Fitted, fit
 from metaharness.train.resume import data_digests, open_to_resume
+from metaharness.train.retry_guard import settle_retries
 from metaharness.train.summary import build_report
 
 
@@ -126,6 +127,15 @@ def train(
         CallCache(run.path / CALLS) if harness.policy_slots else nullcontext() as calls,
     ):
         fitted = fit(space, config, counter=counter, journal=journal, calls=calls)
+        if harness.retry and not fitted.stopped:
+            fitted = settle_retries(
+                space,
+                config,
+                fitted,
+                _writer(space, config, fitted),
+                counter=counter,
+                cache=None if config.schedule.trains_weights else calls,
+            )
     results = _Results([], [], [Note(text, "warning") for text in journal.notes])
     learned = learned_harness(space, fitted)
     run.write_json("harness.json", learned.as_json())
@@ -178,7 +188,7 @@ def learned_harness(space: Space, fitted: Fitted) -> Learned:
         digest = adapted_digest(digest, fitted.state.theta)
     return Learned(
         space.harness,
-        dict(zip(names, mode_choices(space, fitted.state), strict=True)),
+        dict(zip(names, fitted.choices(space), strict=True)),
         {
             slot: {
                 name: tuple(map(float, row))
@@ -188,6 +198,18 @@ def learned_harness(space: Space, fitted: Fitted) -> Learned:
         },
         space.model.name,
         digest,
+    )
+
+
+def _writer(space: Space, config: TrainConfig, fitted: Fitted) -> Completer:
+    """What writes the answers of the finished run."""
+    model = space.model
+    if fitted.state.theta is not None:
+        model = adapted_model(model, fitted.state.theta, config.lora)
+    return Completer(
+        model,
+        tokens_at_once=config.episodes.tokens_at_once,
+        implementation=space.implementation,
     )
 
 
@@ -237,7 +259,7 @@ def _measure(
             space,
             adapted,
             seed_choices=[seed_choice(space, i) for i in range(space.num_tasks)],
-            learned=mode_choices(space, fitted.state),
+            learned=fitted.choices(space),
             config=config.evaluation,
             seed=config.seed,
             counter=counter,
@@ -308,7 +330,7 @@ def _compare(
     results.compared = compare(
         space,
         evaluation,
-        learned=mode_choices(space, fitted.state),
+        learned=fitted.choices(space),
         sampled=sampled_choices(
             space,
             fitted.state,

@@ -118,6 +118,8 @@ class GuardConfig:
     never goes back"""
     patience: int = 0
     """validations without a better one before the run stops; 0 never stops"""
+    retries: bool = True
+    """deploy a retry policy only if it earns more than it costs on validation items"""
     leaks: bool = True
     """refuse candidates that are, or nearly are, items that results are reported on"""
 

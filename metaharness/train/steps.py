@@ -166,7 +166,7 @@ def _make_phases(space, config, estimator_of, part_of, *, phi: bool) -> Phases:
         return keys.derive(state.root, stage=stage, step=state.step, purpose=purpose)
 
     def ask_phase(state: TrainState, problem: Problem, active: jax.Array) -> Asked:
-        allowed = dict(masks)
+        allowed = {slot: masks[slot] for slot in estimator.spec.parts}
         if phi and config.guards.mask_rate and EXEMPLARS in masks:
             allowed[EXEMPLARS] = mask_at_random(
                 key(state, "mask"),

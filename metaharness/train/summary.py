@@ -24,7 +24,6 @@ from metaharness.runlog.report_data import (
     budget_rows,
 )
 from metaharness.train.compare import Compared, score_rows
-from metaharness.train.deploy import mode_choices
 from metaharness.train.diagnosis import diagnose
 from metaharness.train.loop import Fitted
 
@@ -44,7 +43,7 @@ def build_report(
     complete: bool = True,
 ) -> Report:
     """Fill the report with what was measured; what is missing is left out."""
-    choices = mode_choices(space, fitted.state)
+    choices = fitted.choices(space)
     return Report(
         title=", ".join(task.name for task in space.tasks),
         model=space.model.name,

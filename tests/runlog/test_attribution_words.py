@@ -1,5 +1,6 @@
 """What brought the gain: only what an interval shows is said, and parts are named."""
 
+import dataclasses
 import math
 
 import pytest
@@ -164,3 +165,23 @@ def test_divergence_keeps_small_numbers_apart_from_zero():
     assert ": below 0.0001 nats" in said(0.00002, 0.00001, 0.00003)
     assert ": 0.0000 nats" in said(0.0, 0.0, 0.0)
     assert "nats per answer token, mean" in said(0.2, math.nan, math.nan)
+
+
+def graded(slot, low, high):
+    """A slot whose reward changes by the middle of an interval."""
+    change = Interval((low + high) / 2, low, high)
+    return SlotEffect(slot, False, Interval(0.0, 0.0, 0.0), reward=change)
+
+
+def test_rewards_are_claimed_where_their_interval_leaves_zero_out():
+    """A reward is better where it rises; a loss of it is said as well."""
+    slots = (graded("output", 0.2, 0.4), graded("retry", -0.1, 0.1))
+    said = gain_sentences(dataclasses.replace(row(), slots=slots))[-2:]
+    assert any("output +0.30 (+0.20 to +0.40)" in one for one in said)
+    assert not any("retry" in one for one in said)
+    slots = (graded("tools", -0.4, -0.2), graded("retry", -0.1, 0.1))
+    said = gain_sentences(dataclasses.replace(row(), slots=slots))
+    assert any("tools −0.30 (−0.40 to −0.20)" in one for one in said)
+    slots = (graded("output", -0.1, 0.2), graded("retry", -0.1, 0.1))
+    said = gain_sentences(dataclasses.replace(row(), slots=slots))
+    assert "No effect of output, retry on the reward of an episode is shown." in said

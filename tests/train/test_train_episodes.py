@@ -16,12 +16,14 @@ from metaharness.harness.call_cache import CallCache
 from metaharness.harness.slots import Exemplars, Harness, Templates
 from metaharness.harness.space import build_space
 from metaharness.runlog.budget import Budget, BudgetCounter
+from metaharness.train.baselines import RANDOM_SEARCH, episode_search
 from metaharness.train.compiled import compile_updates
 from metaharness.train.credit import credit_losses, no_effects
 from metaharness.train.deploy import mode_choices
 from metaharness.train.episode_config import EpisodeConfig
 from metaharness.train.loop import fit
-from metaharness.train.stage_config import ScheduleConfig
+from metaharness.train.retry_guard import settle_retries
+from metaharness.train.stage_config import GuardConfig, ScheduleConfig
 
 OUTPUT = (
     OutputPolicy("hashes", extract="hashes"),
@@ -60,7 +62,8 @@ def space():
 @pytest.fixture(scope="module")
 def writer(space):
     """Answers on its last line, half of the time; else no line at all."""
-    answers = {item.question: item.answer for item in space.tasks[0].train}
+    items = space.tasks[0].train + space.tasks[0].validation
+    answers = {item.question: item.answer for item in items}
 
     def odds(text):
         # the byte tokenizer's text holds the question between marks
@@ -115,6 +118,58 @@ def test_each_half_of_the_update_is_traced_once(
     assert again.trace == fitted.trace
     assert compiled.episodes._ask._cache_size() == 1
     assert compiled.episodes._tell._cache_size() == 1
+
+
+def test_relaxed_updates_leave_policies_as_they_are(space, settings, writer):
+    """Also where an update from episodes gave them momentum."""
+    search = dataclasses.replace(
+        settings.search, warmup_steps=2, relaxed_steps=2, measured_steps=0
+    )
+    mixed = dataclasses.replace(settings, search=search)
+    trace = fit(space, mixed, counter=BudgetCounter(), writer=writer).trace
+    assert [row["kind"] for row in trace] == ["episodes"] * 2 + ["relaxed"] * 2
+    for slot in ("output", "retry"):
+        chances = [row["probabilities"][slot]["sum"] for row in trace]
+        assert chances[1] == chances[2] == chances[3]
+        assert slot == "retry" or chances[0] != chances[1]
+    moved = [row["probabilities"]["exemplars"]["sum"] for row in trace]
+    assert moved[1] != moved[2] != moved[3]
+
+
+def test_retries_that_do_not_pay_are_not_deployed(space, settings, writer, fitted):
+    """What the guard reads off is the difference of two measured losses."""
+    (choice,) = mode_choices(space, fitted.state)
+    assert RETRY[choice.retry].attempts == 2
+    for price, kept in ((0.0, True), (50.0, False)):
+        episodes = dataclasses.replace(settings.episodes, token_price=price)
+        priced = dataclasses.replace(settings, episodes=episodes)
+        counter = BudgetCounter()
+        settled = settle_retries(space, priced, fitted, writer, counter=counter)
+        (deployed,) = settled.choices(space)
+        assert deployed == (choice if kept else choice._replace(retry=0))
+        assert ("not deployed" in settled.notes[-1]) == (not kept)
+        assert counter.counts("validation").lm_calls > 0
+    off = dataclasses.replace(priced, guards=GuardConfig(retries=False))
+    same = settle_retries(space, off, fitted, writer, counter=BudgetCounter())
+    assert same.choices(space) == [choice]
+
+
+def test_random_search_by_episodes_spends_what_training_did(space, settings, writer):
+    found = {}
+    for most in (2_000, 20_000):
+        counter = BudgetCounter()
+        (found[most],) = episode_search(
+            space, settings, writer, max_tokens=most, counter=counter, cache=None
+        )
+        spent = counter.counts(RANDOM_SEARCH).token_passes
+        assert 0.5 * most < spent < 2 * most
+        tried = found[most]
+        assert len(tried.choices) == len(tried.losses)
+        assert tried.best == tried.choices[int(np.argmin(tried.losses))]
+    few, many = found.values()
+    assert many.choices[: len(few.choices)] == few.choices
+    assert len(many.choices) > 3 * len(few.choices)
+    assert many.losses.min() <= few.losses.min()
 
 
 def test_a_budget_ends_training_at_a_whole_update(space, settings, compiled, writer):
