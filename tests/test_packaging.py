@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("metaharness", "components", "estimators")
-DATA_SUFFIXES = {".py", ".j2", ".css", ".json", ".jsonl"}
+DATA_SUFFIXES = {".py", ".j2", ".css", ".json", ".jsonl", ".toml"}
 
 
 @pytest.fixture(scope="module")

@@ -267,3 +267,18 @@ def test_mixed_tasks_rows() -> None:
     assert gaps[0]["high"] > 0 and all(gap["low"] > 0 for gap in gaps[1:])
     assert all(gap["mean"] > 0 for gap in gaps)
     assert shown_interval(gaps[-1]) in README
+
+
+@pytest.mark.parametrize("price", ["0.2", "4", "10"])
+def test_retry_rows(price: str) -> None:
+    rows = stored("experiments/results/retry_policy.json")["rows"]
+    own = [found for found in rows if f"{found['token_price']:g}" == price]
+    lines = [x for x in README.splitlines() if x.startswith(f"| {price} | ")]
+    (cells,) = (x.strip("|").split("|") for x in lines if "attempt" in x)
+    loss, best, once = (float(cell) for cell in cells[2:])
+    for found in own:
+        assert found["deployed"] == found["best"], "the table says 3 of 3"
+        assert loss == pytest.approx(found["loss"], abs=0.0006)
+        assert best == pytest.approx(found["best_loss"], abs=0.0006)
+        assert once == pytest.approx(found["once_loss"], abs=0.0006)
+    assert len(own) == 3

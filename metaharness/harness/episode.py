@@ -97,9 +97,12 @@ class Episode:
         policies = self._policies
         template = self._asking()
         prefix = self._space.prefix_of(template, self._job.choice.exemplars)
-        asked = self._space.renderer.dialogue(
-            template, self._job.item.question, policies.context.kept(self._exchanges)
-        )
+        question = self._job.item.question
+        exchanges = policies.context.kept(self._exchanges)
+        if exchanges:
+            asked = self._space.renderer.dialogue(template, question, exchanges)
+        else:
+            asked = self._space.question_of(template, question)
         options: tuple[tuple[int, ...], ...] = ()
         room = self._task.max_new_tokens
         if policies.context.attempt_tokens is not None:

@@ -114,6 +114,17 @@ class Space:
 
         return prefix
 
+    @cached_property
+    def question_of(self) -> Callable[[Template, str], tuple[int, ...]]:
+        """(template, question) -> tokens of the question turn; episodes ask for the
+        same ones again and again."""
+
+        @lru_cache(maxsize=1 << 16)
+        def question(template: Template, text: str) -> tuple[int, ...]:
+            return tuple(self.renderer.question(template, text))
+
+        return question
+
     def prompt_text(self, choice: Choice, item: Item) -> str:
         """The whole prompt of a harness for one item, as a person reads it."""
         template, exemplars = self.harness.parts(choice)

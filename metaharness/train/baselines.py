@@ -131,8 +131,7 @@ def episode_search(
     in the place of likelihoods: what policies are compared at.
 
     Tries harnesses until about ``max_tokens`` token passes are spent, as many at once
-    as those before let expect; at least one of each task. Ctrl-C keeps what has been
-    tried.
+    as those before let expect; at least one of each task.
     """
     results = []
     episodes = config.episodes
@@ -150,34 +149,28 @@ def episode_search(
             choices: list[Choice] = []
             losses: list[float] = []
             before = counter.counts(RANDOM_SEARCH).token_passes
-            try:
-                while True:
-                    spent = counter.counts(RANDOM_SEARCH).token_passes
-                    num = _next_number(spent - before, share - spent, len(choices))
-                    if not num or len(choices) >= MOST_TRIED:
-                        break
-                    drawn = space.harness.random_choices(
-                        num, index, space.num_tasks, rng
-                    )
-                    grades = grade_harnesses(
-                        space,
-                        task,
-                        drawn,
-                        items,
-                        writer,
-                        counter=counter,
-                        sampling=Sampling(1, episodes.temperature, config.seed),
-                        cache=cache,
-                        at_once=episodes.at_once,
-                    )
-                    loss = grades.table(lambda trace: trace.loss(episodes.token_price))
-                    choices += drawn
-                    losses += loss.mean(axis=1).tolist()
-                    spent = counter.counts(RANDOM_SEARCH).token_passes
-                    bar.update(min(spent, max_tokens), {"loss": min(losses)})
-            except KeyboardInterrupt:
-                if not choices:
-                    raise
+            while True:
+                spent = counter.counts(RANDOM_SEARCH).token_passes
+                num = _next_number(spent - before, share - spent, len(choices))
+                if not num or len(choices) >= MOST_TRIED:
+                    break
+                drawn = space.harness.random_choices(num, index, space.num_tasks, rng)
+                grades = grade_harnesses(
+                    space,
+                    task,
+                    drawn,
+                    items,
+                    writer,
+                    counter=counter,
+                    sampling=Sampling(1, episodes.temperature, config.seed),
+                    cache=cache,
+                    at_once=episodes.at_once,
+                )
+                loss = grades.table(lambda trace: trace.loss(episodes.token_price))
+                choices += drawn
+                losses += loss.mean(axis=1).tolist()
+                spent = counter.counts(RANDOM_SEARCH).token_passes
+                bar.update(min(spent, max_tokens), {"loss": min(losses)})
             best = choices[int(np.argmin(losses))]
             results.append(Selected(choices, np.array(losses), best))
     return results

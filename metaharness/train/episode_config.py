@@ -28,6 +28,9 @@ class EpisodeConfig:
     credit: str = "decision"
     """what a slot learns from: decision (what came after it, the other slots' known
     effects taken out) or episode (all of it)"""
+    label_bias: bool = True
+    """fit the label bias of a deployed policy that chooses among labels, on the
+    training items, if it has none"""
     window: int = 256
     """rows that the effects of the other slots are fitted on"""
     at_once: int = 256

@@ -36,6 +36,7 @@ from metaharness.train.config_file import as_data
 from metaharness.train.deploy import probabilities, sampled_choices
 from metaharness.train.diagnosis import theta_note
 from metaharness.train.journal import Journal
+from metaharness.train.label_fit import fit_biases
 from metaharness.train.loop import INTERRUPTED, PHASE, Fitted, fit
 from metaharness.train.resume import data_digests, open_to_resume
 from metaharness.train.retry_guard import settle_retries
@@ -135,6 +136,10 @@ def train(
                 _writer(space, config, fitted),
                 counter=counter,
                 cache=None if config.schedule.trains_weights else calls,
+            )
+        if any(policy.constrain for policy in harness.output) and not fitted.stopped:
+            space, fitted = fit_biases(
+                space, config, fitted, _writer(space, config, fitted), counter=counter
             )
     results = _Results([], [], [Note(text, "warning") for text in journal.notes])
     learned = learned_harness(space, fitted)

@@ -219,7 +219,19 @@ def test_group_normalised_divides_by_the_deviation():
     np.testing.assert_allclose(gradients(case, [base])[0], expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", sorted(es.ESTIMATORS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name,
+            # members of each kind stand for the others in the fast tests
+            marks=()
+            if name in ("reinforce", "linear_proxy", "gumbel_softmax", "unordered_set")
+            else pytest.mark.slow,
+        )
+        for name in sorted(es.ESTIMATORS)
+    ],
+)
 def test_plain_and_jitted_phases_agree(name):
     case = next(case for case in CASES if case.name == name)
     estimator, problem = case.build(), case.problem

@@ -124,6 +124,7 @@ def test_gradients_on_a_large_pool_agree_with_double_precision():
     np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_excluded_candidates_change_nothing_on_a_large_pool():
     rng = np.random.default_rng(6)
     mask = rng.random(POOL) < 0.3

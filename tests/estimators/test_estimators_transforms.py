@@ -8,8 +8,23 @@ from estimator_cases import CASES
 
 import estimators as es
 
-every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+# Each of these compiles whole loops: the fast tests run one member of each kind
+# (values, a window, a path, weighted rows), the slow ones all.
+FAST = ("reinforce", "linear_proxy", "gumbel_softmax", "unordered_set")
 ONE_PER_MEMBER = list({case.name: case for case in CASES}.values())
+
+
+def mostly_slow(cases):
+    return pytest.mark.parametrize(
+        "case",
+        [
+            pytest.param(case, marks=() if case.name in FAST else pytest.mark.slow)
+            for case in cases
+        ],
+        ids=lambda case: case.label,
+    )
+
+
 STEPS, BATCH = 3, 2
 
 
@@ -37,7 +52,7 @@ def start(case):
     return logits, case.build().init(jax.random.key(9), logits)
 
 
-@every_case
+@mostly_slow(CASES)
 def test_a_batch_of_scanned_steps_is_the_loop_over_single_steps(case):
     """One trace for all steps; the suite's check sees that no key is used twice."""
     step, traces = make_step(case), []
@@ -60,7 +75,7 @@ def test_a_batch_of_scanned_steps_is_the_loop_over_single_steps(case):
     assert np.all(np.isfinite(looped)) and np.abs(looped).max() > 1e-3
 
 
-@pytest.mark.parametrize("case", ONE_PER_MEMBER, ids=lambda case: case.label)
+@mostly_slow(ONE_PER_MEMBER)
 def test_losses_in_bfloat16_give_a_gradient_in_float32(case):
     low, full = make_step(case, jnp.bfloat16), make_step(case)
 

@@ -116,6 +116,7 @@ def test_weights_over_whole_harnesses_mix_templates_and_exemplars(gate, landscap
         np.testing.assert_allclose(found[0], gradient[0, :, at], 0.05, 1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["linear_proxy + slope", "simple"])
 def test_members_of_the_gate_make_estimates(gate, landscape, name):
     problem = Problem("subset", landscape)

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 START = {
     "gsm8k": (4, "steps", "number", 1, "tags", 0),
     "svamp": (0, "steps", "number", 1, "tags", 0),
-    "humaneval": (2, "body", "whole", 1, "tags", 0),
+    "humaneval": (0, "whole_function", "whole", 1, "tags", 0),
     "mbpp": (3, "code_only", "whole", 1, "tags", 0),
     "hotpotqa": (2, "few_words", "whole", 1, "tags", 0),
     "musique": (2, "few_words", "whole", 1, "tags", 0),

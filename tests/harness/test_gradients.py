@@ -207,6 +207,7 @@ def gate(scene):
     return Gate(scene)
 
 
+@pytest.mark.slow
 def test_exact_keys_give_both_gradients(scene, gate):
     difference, said = scene.directional(
         gate.value, scene.theta, gate.exact.theta, gate.weights

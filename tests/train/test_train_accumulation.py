@@ -176,7 +176,7 @@ def assert_close(found, expected, tolerance=1e-5):
 
 
 # What they are made of is in the others: losses with slopes, and theta's gradient.
-SLOW = ("relaxed", "joint, sequential", "joint, gate")
+SLOW = ("measured", "relaxed", "joint, sequential", "joint, gate")
 
 
 @pytest.mark.parametrize(
@@ -223,6 +223,7 @@ def fitted(wide, functions):
     return fit(wide, config, counter=BudgetCounter(), compiled=made)
 
 
+@pytest.mark.slow
 def test_schedules_count_updates(fitted):
     config = settings(STAGES, "sequential", accumulate=PARTS)
     kinds = [row["kind"] for row in fitted.trace]
@@ -256,6 +257,7 @@ def test_each_function_is_traced_once_over_both_stages(wide, functions, fitted):
         assert function._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_updates_leave_nothing_behind():
     """The state's buffers are given to the next one, two hundred times."""
     space = make_space(0, templates=TEMPLATES[2:])

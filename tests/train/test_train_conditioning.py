@@ -129,6 +129,7 @@ def test_each_task_learns_its_difference(space, trained):
     assert (shared[EXEMPLARS][[1, 3, 4, 7]] > 1).all()
 
 
+@pytest.mark.slow
 def test_a_large_shrinkage_leaves_no_difference(trained):
     phi = trained("task", 100.0).state.phi
     for slot, values in arrays(phi.delta).items():

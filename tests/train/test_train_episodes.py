@@ -13,15 +13,20 @@ from components.retry_policy import RetryPolicy
 from experiments.simulated_model import Roll, SimulatedModel
 from metaharness.errors import InputError
 from metaharness.harness.call_cache import CallCache
+from metaharness.harness.grading import grade_harnesses
 from metaharness.harness.slots import Exemplars, Harness, Templates
 from metaharness.harness.space import build_space
+from metaharness.model.complete import Completer
 from metaharness.runlog.budget import Budget, BudgetCounter
+from metaharness.train import resume
 from metaharness.train.baselines import RANDOM_SEARCH, episode_search
 from metaharness.train.compiled import compile_updates
 from metaharness.train.credit import credit_losses, no_effects
 from metaharness.train.deploy import mode_choices
 from metaharness.train.episode_config import EpisodeConfig
+from metaharness.train.label_fit import fit_biases
 from metaharness.train.loop import fit
+from metaharness.train.resume import data_digests
 from metaharness.train.retry_guard import settle_retries
 from metaharness.train.stage_config import GuardConfig, ScheduleConfig
 
@@ -120,6 +125,7 @@ def test_each_half_of_the_update_is_traced_once(
     assert compiled.episodes._tell._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_relaxed_updates_leave_policies_as_they_are(space, settings, writer):
     """Also where an update from episodes gave them momentum."""
     search = dataclasses.replace(
@@ -290,3 +296,44 @@ def test_credit_does_not_look_at_this_updates_losses(space, config):
     np.testing.assert_array_equal(losses["output"], loss)
     np.testing.assert_array_equal(losses["retry"], 2 * loss)
     assert int(window.count) == 8
+
+
+@pytest.mark.slow
+def test_a_deployed_choice_among_labels_gets_its_bias(config, fitted):
+    """With it the gold answers of the training items are likelier than without."""
+    task = make_tasks()[0]
+    labels = tuple(sorted({item.answer for item in task.train}))
+    policy = OutputPolicy("labels", labels=labels, constrain=True)
+    space = make_space(output=(policy,), retry=())
+    settings = make_config(config, steps=1)
+    counter, writer = BudgetCounter(), Completer(space.model)
+    trained = fit(space, settings, counter=counter, writer=writer)
+    fixed, after = fit_biases(space, settings, trained, writer, counter=counter)
+    (learned,) = fixed.harness.output
+    assert learned.name == "labels" and len(learned.bias) == len(labels)
+    assert any("Label bias of labels" in note for note in after.notes)
+    (choice,) = after.choices(fixed)
+    items = task.train[: settings.evaluation.train_items]
+    rewards = [
+        grade_harnesses(own, task, [choice], items, writer, counter=BudgetCounter())
+        .table(lambda trace: trace.reward)
+        .mean()
+        for own in (space, fixed)
+    ]
+    assert rewards[1] >= rewards[0]
+    off = dataclasses.replace(
+        settings, episodes=dataclasses.replace(settings.episodes, label_bias=False)
+    )
+    same, _ = fit_biases(space, off, trained, writer, counter=counter)
+    assert same.harness.output == (policy,)
+
+
+def test_what_was_fitted_to_another_parser_is_not_gone_on_with(space, monkeypatch):
+    model, tasks = space.model, space.tasks
+    before = data_digests(model, tasks, space.harness)
+    monkeypatch.setattr(resume, "parser_digest", lambda: "another")
+    changed = data_digests(model, tasks, space.harness)
+    assert before.keys() == changed.keys()
+    assert [name for name in before if before[name] != changed[name]] == ["parser"]
+    plain = dataclasses.replace(space.harness, output=())
+    assert "parser" not in data_digests(model, tasks, plain)

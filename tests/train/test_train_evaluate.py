@@ -234,6 +234,7 @@ def test_sampled_answers_depend_on_the_seed_alone(model):
     assert texts[0] == texts[1] != texts[2]
 
 
+@pytest.mark.slow
 def test_scores_do_not_depend_on_how_items_are_blocked(model, task):
     """Long and short items, in blocks of their own or padded to one width."""
     harness = Harness(Exemplars(POOL, 2), Templates(TEMPLATES))

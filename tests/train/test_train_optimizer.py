@@ -1,5 +1,6 @@
 """slot_adam keeps a gradient's ratios and normalises its size."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -47,9 +48,14 @@ def test_minimises_a_quadratic():
     rule, target = slot_adam(0.05), jnp.array([[1.0, -2.0, 0.5]])
     logits = {"a": jnp.zeros((1, 3))}
     state = rule.init(logits)
-    for _ in range(200):
+
+    @jax.jit
+    def step(logits, state):
         updates, state = rule.update({"a": logits["a"] - target}, state)
-        logits = optax.apply_updates(logits, updates)
+        return optax.apply_updates(logits, updates), state
+
+    for _ in range(200):
+        logits, state = step(logits, state)
     np.testing.assert_allclose(logits["a"], target, atol=0.05)
 
 
