@@ -15,7 +15,7 @@ from metaharness.harness.episode import Job
 from metaharness.harness.episodes import run_episodes
 from metaharness.harness.slots import Choice
 from metaharness.harness.space import Space
-from metaharness.model.complete import Batch, Completion, Request
+from metaharness.model.request import Batch, Completion, Request
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.tasks.task import Item
 

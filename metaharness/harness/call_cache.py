@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from metaharness.errors import RunError
-from metaharness.model.complete import Completion, Request
+from metaharness.model.request import Completion, Request
 
 FILE = "calls.sqlite"
 

@@ -20,7 +20,7 @@ from metaharness.harness.space import Space
 from metaharness.harness.tool_calls import TimedOut, call_tool
 from metaharness.harness.trace import Reached, Step, ToolUse, Trace
 from metaharness.harness.turns import Exchange
-from metaharness.model.complete import Completion, Request
+from metaharness.model.request import Completion, Request
 from metaharness.tasks.environment import Environment
 from metaharness.tasks.task import Item, Task
 

@@ -10,7 +10,7 @@ from metaharness.harness.call_cache import CallCache, call_key
 from metaharness.harness.episode import Episode, Job
 from metaharness.harness.space import Space
 from metaharness.harness.trace import Trace
-from metaharness.model.complete import Batch, Completion, Request
+from metaharness.model.request import Batch, Completion, Request
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.tasks.task import Task
 

@@ -17,7 +17,7 @@ from metaharness.errors import HarnessError
 from metaharness.harness.episodes import Writer
 from metaharness.harness.slots import Choice
 from metaharness.harness.space import Space
-from metaharness.model.complete import Request
+from metaharness.model.request import Request
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.tasks.task import Item
 

@@ -14,7 +14,7 @@ import numpy as np
 from metaharness.harness.slots import Choice
 from metaharness.harness.space import Space
 from metaharness.harness.tables import pad_tokens
-from metaharness.model.complete import round_up
+from metaharness.model.batching import round_up
 from metaharness.model.generate import answer_nats, make_decode, read_questions
 from metaharness.model.prefix import encode_prefix
 from metaharness.runlog.budget import BudgetCounter

@@ -9,7 +9,7 @@ from metaharness.harness.space import EXEMPLARS, Space
 from metaharness.runlog.report_data import Note
 from metaharness.train.config import TrainConfig
 from metaharness.train.deploy import probabilities
-from metaharness.train.loop import Fitted
+from metaharness.train.fitted import Fitted
 from metaharness.train.schedule import JOINT, RELAXED, TRAINS_PHI
 
 # A slot whose likeliest candidate gained less than this over uniform learned nothing.

@@ -7,7 +7,8 @@ from metaharness.harness.label_bias import learn_label_bias
 from metaharness.harness.space import Space
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.train.config import TrainConfig
-from metaharness.train.loop import PHASE, Fitted
+from metaharness.train.fitted import Fitted
+from metaharness.train.loop import PHASE
 
 
 def fit_biases(

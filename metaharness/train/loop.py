@@ -1,8 +1,7 @@
 """The training loop: the updates of a schedule, watched, logged and resumable."""
 
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -10,12 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaharness import keys
-from metaharness.errors import InputError
 from metaharness.harness.call_cache import CallCache
 from metaharness.harness.episodes import Writer
 from metaharness.harness.objective import Problem
 from metaharness.harness.relaxed import PoolCache
-from metaharness.harness.slots import Choice
 from metaharness.harness.space import EXEMPLARS, Space
 from metaharness.model.adapter import adapted_model
 from metaharness.model.complete import Completer
@@ -23,10 +20,11 @@ from metaharness.runlog import jsonfile
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.runlog.interrupt import deferred_interrupt
 from metaharness.runlog.progress import Progress
+from metaharness.train.checks import check_parts, check_policies
 from metaharness.train.compiled import Compiled, compile_updates
 from metaharness.train.config import TrainConfig
-from metaharness.train.deploy import mode_choices
 from metaharness.train.episode_update import BudgetSpent
+from metaharness.train.fitted import Fitted
 from metaharness.train.guards import Watch, judge, out_of_patience
 from metaharness.train.journal import Journal
 from metaharness.train.metrics_row import VALIDATION, update_row, validation_row
@@ -44,36 +42,6 @@ from metaharness.train.trust import GateRecord
 PHASE = "train"
 """Of the budget counter; inside it ``harness`` and ``weights``."""
 INTERRUPTED = "interrupted (Ctrl-C)"
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """Result of training.
-
-    state: the last state, or the best validated one; trace: one row an update (as in
-    ``metrics.jsonl``); validations: one row a validation; gate: pairs of gated and
-    sequential losses; trusted: bool ``[task]``; watch: what validation found; stopped:
-    why training ended before its last update, or ""; notes: what a reader should know;
-    returned: whether the state is an earlier one, which validated best; deployed: the
-    harness of each task where that is not the likeliest one.
-    """
-
-    state: TrainState
-    trace: list[dict[str, Any]]
-    gate: GateRecord
-    trusted: np.ndarray
-    stopped: str
-    validations: list[dict[str, Any]] = field(default_factory=list)
-    watch: Watch = Watch()
-    notes: tuple[str, ...] = ()
-    returned: bool = False
-    deployed: tuple[Choice, ...] | None = None
-
-    def choices(self, space: Space) -> list[Choice]:
-        """The harness of each task that is deployed: its likeliest, or ``deployed``."""
-        if self.deployed is not None:
-            return list(self.deployed)
-        return mode_choices(space, self.state)
 
 
 class _Good(NamedTuple):
@@ -403,29 +371,6 @@ class _Loop:
         if not self.config.quiet:
             done = f"{self.at} of {len(self.kinds)}"
             print(f"resumed after update {done}", file=sys.stderr)
-
-
-def check_policies(
-    config: TrainConfig, kinds: Sequence[str], slots: Sequence[str]
-) -> None:
-    """Refuse a schedule that would leave policies unlearned. Raises InputError."""
-    if slots and config.schedule.trains_harness and EPISODES not in kinds:
-        raise InputError(
-            f"schedule.kind: expected updates from episodes for {', '.join(slots)}, "
-            f"got {config.schedule.kind} with none; use harness, alternate or "
-            "two-stage, with search.measured_steps of 1 or more"
-        )
-
-
-def check_parts(config: TrainConfig, num_packs: int) -> None:
-    """Refuse more parts of an update than the items fill. Raises InputError."""
-    search = config.search
-    if search.accumulate > 1 and search.accumulate * search.packs > num_packs:
-        raise InputError(
-            f"search.accumulate: expected at most {num_packs // search.packs} parts of "
-            f"{search.packs} rows (the training items fill {num_packs}), got "
-            f"{search.accumulate}; lower it, or raise evaluation.train_items"
-        )
 
 
 def _good(state: TrainState) -> _Good:

@@ -14,7 +14,7 @@ from metaharness.runlog.budget import BudgetCounter
 from metaharness.stats import Interval, mean_interval
 from metaharness.train.config import TrainConfig
 from metaharness.train.deploy import mode_choices
-from metaharness.train.loop import Fitted
+from metaharness.train.fitted import Fitted
 
 
 def settle_retries(

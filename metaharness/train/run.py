@@ -35,9 +35,10 @@ from metaharness.train.config import TrainConfig
 from metaharness.train.config_file import as_data
 from metaharness.train.deploy import probabilities, sampled_choices
 from metaharness.train.diagnosis import theta_note
+from metaharness.train.fitted import Fitted
 from metaharness.train.journal import Journal
 from metaharness.train.label_fit import fit_biases
-from metaharness.train.loop import INTERRUPTED, PHASE, Fitted, fit
+from metaharness.train.loop import INTERRUPTED, PHASE, fit
 from metaharness.train.resume import data_digests, open_to_resume
 from metaharness.train.retry_guard import settle_retries
 from metaharness.train.summary import build_report

@@ -11,18 +11,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from einops import rearrange
 
 from estimators import Draw, Estimator, ask, tell
 from metaharness import keys
-from metaharness.harness.gradients import measured_gradient, relaxed_gradient
-from metaharness.harness.objective import (
-    Problem,
-    gated_losses,
-    measured_losses,
-    relaxed_losses,
-)
-from metaharness.harness.packing import draw_packs
+from metaharness.harness.objective import Problem
 from metaharness.harness.space import EXEMPLARS, TEMPLATE, Space
 from metaharness.train.apply import update_phi, update_theta
 from metaharness.train.choice import (
@@ -33,6 +25,20 @@ from metaharness.train.choice import (
 )
 from metaharness.train.config import TrainConfig
 from metaharness.train.guards import mask_at_random
+from metaharness.train.parts import (
+    TRAIN_THETA,
+    Part,
+    Scene,
+    calls_by_task,
+    in_parts,
+    measured_gradient_part,
+    measured_part,
+    relaxed_gradient_part,
+    relaxed_part,
+    sequential_part,
+    unread_part,
+    update_packs,
+)
 from metaharness.train.schedule import (
     EPISODES,
     MEASURED,
@@ -40,7 +46,7 @@ from metaharness.train.schedule import (
     WEIGHTS,
     plan_of,
 )
-from metaharness.train.state import TrainState, adapted, chances
+from metaharness.train.state import TrainState, chances
 
 
 class Updated(NamedTuple):
@@ -68,23 +74,6 @@ class Updated(NamedTuple):
 Update = Callable[[TrainState, Problem, jax.Array], tuple[TrainState, Updated]]
 
 
-class Part(NamedTuple):
-    """What one part of the items gives, already weighted by its share of them.
-
-    losses, gated: float32 ``[task, row]``; slope: ``[task, pool]``; weights: ``[task,
-    row, pool]``; theta: of theta's structure; forward, backward: int32, tokens. None
-    where not asked for.
-    """
-
-    losses: jax.Array
-    forward: jax.Array
-    backward: jax.Array
-    gated: jax.Array | None = None
-    slope: jax.Array | None = None
-    weights: jax.Array | None = None
-    theta: Any = None
-
-
 def make_steps(space: Space, config: TrainConfig) -> dict[str, Update]:
     """The jitted updates of a schedule by kind, state donated; reuse them, so that
     nothing compiles twice. Those with episodes are not among them: ``EpisodeUpdate``
@@ -104,14 +93,14 @@ def make_steps(space: Space, config: TrainConfig) -> dict[str, Update]:
 def make_update(space: Space, config: TrainConfig, kind: str) -> Update:
     """One kind of update, not jitted: vmap it over states for several seeds."""
     if kind == MEASURED:
-        return _make(space, config, measured_estimator, _measured_part, phi=True)
+        return _make(space, config, measured_estimator, measured_part, phi=True)
     if kind == RELAXED:
-        return _make(space, config, relaxed_estimator, _relaxed_part, phi=True)
+        return _make(space, config, relaxed_estimator, relaxed_part, phi=True)
     if kind == WEIGHTS:
-        return _make(space, config, sampler, _sequential_part, phi=False)
+        return _make(space, config, sampler, sequential_part, phi=False)
     if config.weights.through == "gate":
-        return _make(space, config, relaxed_estimator, _relaxed_gradient_part, phi=True)
-    return _make(space, config, measured_estimator, _measured_gradient_part, phi=True)
+        return _make(space, config, relaxed_estimator, relaxed_gradient_part, phi=True)
+    return _make(space, config, measured_estimator, measured_gradient_part, phi=True)
 
 
 class Asked(NamedTuple):
@@ -150,9 +139,9 @@ def _make(space, config, estimator_of, part_of, *, phi: bool) -> Update:
 def make_episode_phases(space: Space, config: TrainConfig) -> Phases:
     """An update whose harnesses are graded by episodes on the host between its phases;
     not jitted. Losses of ``tell``: slot -> float32 ``[task, row]``."""
-    part = _measured_part
+    part = measured_part
     if config.episodes.prompt_loss == "episode":
-        part = _unread_part
+        part = unread_part
     return _make_phases(space, config, episode_estimator, part, phi=True)
 
 
@@ -179,12 +168,12 @@ def _make_phases(space, config, estimator_of, part_of, *, phi: bool) -> Phases:
         else:
             held = estimator.init(key(state, "estimator"), state.logits)
         draw = ask(estimator, key(state, "draw"), state.logits, held, allowed)
-        packs = _draw_packs(key(state, "items"), problem, config)
+        packs = update_packs(key(state, "items"), problem, config)
         dropped = None
-        if config.lora.dropout and part_of in _TRAIN_THETA:
+        if config.lora.dropout and part_of in TRAIN_THETA:
             dropped = key(state, "dropout")
-        scene = _Scene(space, config, problem, state, draw, active, dropped)
-        total = _in_parts(
+        scene = Scene(space, config, problem, state, draw, active, dropped)
+        total = in_parts(
             lambda packs, share: part_of(scene, packs, share),
             problem,
             packs,
@@ -216,7 +205,7 @@ def _make_phases(space, config, estimator_of, part_of, *, phi: bool) -> Phases:
             state = update_theta(config, state, total.theta)
         state = state._replace(step=state.step + 1)
         rows = total.losses
-        calls = _calls_by_task(problem, asked.packs) * active
+        calls = calls_by_task(problem, asked.packs) * active
         updated = Updated(
             (draw.coef * rows).sum(-1) * space.num_tasks,
             rows,
@@ -232,155 +221,6 @@ def _make_phases(space, config, estimator_of, part_of, *, phi: bool) -> Phases:
         return state, updated
 
     return Phases(ask_phase, tell_phase)
-
-
-class _Scene(NamedTuple):
-    """What a part reads besides its items."""
-
-    space: Space
-    config: TrainConfig
-    problem: Problem
-    state: TrainState
-    draw: Draw
-    active: jax.Array
-    dropped: jax.Array | None
-
-    def adapt(self, theta):
-        return adapted(self.problem.decoder, theta, self.config, key=self.dropped)
-
-    @property
-    def static(self) -> dict[str, Any]:
-        return {
-            "chunk": self.config.search.chunk,
-            "implementation": self.space.implementation,
-        }
-
-    @property
-    def template(self) -> jax.Array:
-        return self.draw.outcomes[TEMPLATE][..., 0]
-
-    @property
-    def shots(self) -> jax.Array:
-        if EXEMPLARS in self.draw.outcomes:
-            return self.draw.outcomes[EXEMPLARS]
-        return jnp.zeros((*self.template.shape, 0), jnp.int32)
-
-
-def _measured_part(scene: _Scene, packs, share) -> Part:
-    """Losses of sequential prompts; the gate is read for its slope and for trust."""
-    problem = scene.problem._replace(decoder=scene.adapt(scene.state.theta))
-    losses = measured_losses(
-        problem,
-        scene.template,
-        scene.shots,
-        packs,
-        scene.active,
-        width=scene.space.width,
-        **scene.static,
-    )
-    part = Part(losses.loss * share, losses.tokens.sum(), jnp.int32(0))
-    return _read_gate(scene, problem, packs, share, part)
-
-
-def _unread_part(scene: _Scene, packs, share) -> Part:
-    """Nothing but zeros: no slot learns from the likelihood."""
-    zero = jnp.int32(0)
-    return Part(jnp.zeros(scene.template.shape, jnp.float32), zero, zero)
-
-
-def _measured_gradient_part(scene: _Scene, packs, share) -> Part:
-    """As ``_measured_part``, and the gradient in theta from the same pass."""
-    part = _sequential_part(scene, packs, share)
-    problem = scene.problem._replace(decoder=scene.adapt(scene.state.theta))
-    return _read_gate(scene, problem, packs, share, part)
-
-
-def _sequential_part(scene: _Scene, packs, share) -> Part:
-    out = measured_gradient(
-        scene.problem,
-        scene.adapt,
-        scene.state.theta,
-        scene.template,
-        scene.shots,
-        packs,
-        scene.draw.coef * share,
-        width=scene.space.width,
-        **scene.static,
-    )
-    tokens = out.tokens.sum()
-    return Part(out.loss * share, tokens, tokens, theta=out.theta)
-
-
-def _read_gate(scene: _Scene, problem, packs, share, part: Part) -> Part:
-    probes = scene.draw.probe
-    if EXEMPLARS not in scene.draw.outcomes or problem.cache is None:
-        return part
-    through = gated_losses(
-        problem,
-        scene.template,
-        scene.draw.weights[EXEMPLARS],
-        packs,
-        scene.active,
-        **scene.static,
-    )
-    part = part._replace(
-        gated=through.loss * share, forward=part.forward + through.tokens.sum()
-    )
-    if probes[EXEMPLARS] is None:
-        return part
-    likeliest = jnp.argmax(scene.state.logits[TEMPLATE], axis=-1)[:, None]
-    at_probe, slopes = relaxed_losses(
-        problem,
-        likeliest.astype(jnp.int32),
-        probes[EXEMPLARS][:, None],
-        packs,
-        scene.active,
-        **scene.static,
-    )
-    tokens = at_probe.tokens.sum()
-    return part._replace(
-        slope=slopes[:, 0] * share,
-        forward=part.forward + tokens,
-        backward=part.backward + tokens,
-    )
-
-
-def _relaxed_part(scene: _Scene, packs, share) -> Part:
-    """Losses of soft rows and their gradient in the rows' weights."""
-    problem = scene.problem._replace(decoder=scene.adapt(scene.state.theta))
-    losses, slopes = relaxed_losses(
-        problem,
-        scene.template,
-        scene.draw.weights[EXEMPLARS],
-        packs,
-        scene.active,
-        **scene.static,
-    )
-    tokens = losses.tokens.sum()
-    coef = (scene.draw.coef * share)[..., None]
-    return Part(losses.loss * share, tokens, tokens, weights=slopes * coef)
-
-
-def _relaxed_gradient_part(scene: _Scene, packs, share) -> Part:
-    """As ``_relaxed_part``, and the gradient in theta from the same pass."""
-    out = relaxed_gradient(
-        scene.problem,
-        scene.adapt,
-        scene.state.theta,
-        scene.template,
-        scene.draw.weights[EXEMPLARS],
-        packs,
-        scene.draw.coef * share,
-        exact=scene.config.weights.cache == "exact",
-        **scene.static,
-    )
-    tokens = out.tokens.sum()
-    if scene.config.weights.cache == "exact":
-        tokens += scene.space.pool_tokens
-    return Part(out.loss * share, tokens, tokens, weights=out.weights, theta=out.theta)
-
-
-_TRAIN_THETA = (_sequential_part, _measured_gradient_part, _relaxed_gradient_part)
 
 
 def _tell(
@@ -401,42 +241,3 @@ def _tell(
         slope=slope,
         weights_grad=weights_grad,
     )
-
-
-def _draw_packs(key: jax.Array, problem: Problem, config: TrainConfig) -> jax.Array:
-    """The items of an update: int32 ``[task, pack]``, each task its own."""
-    num_packs, total = problem.packs.num_packs, problem.packs.items.shape[1]
-    wanted = config.search.packs * config.search.accumulate
-    item_keys = jax.random.split(key, num_packs.shape[0])
-    return jax.vmap(lambda key, num: draw_packs(key, num, total, wanted))(
-        item_keys, num_packs
-    )
-
-
-def _in_parts(run, problem: Problem, packs: jax.Array, num: int) -> Part:
-    """``run(packs, share)`` over ``num`` parts of the packs, added up.
-
-    share: float32 ``[task, 1]``, the part's share of the update's items. The sum is
-    what one part with all packs gives, because losses are means over items.
-    """
-    if num == 1:
-        return run(packs, jnp.ones((packs.shape[0], 1)))
-    parts = rearrange(packs, "task (part pack) -> part task pack", part=num)
-    counts = jax.vmap(lambda packs: _calls_by_task(problem, packs))(parts)
-    shares = counts / jnp.maximum(counts.sum(axis=0), 1)
-
-    def add(total, part):
-        packs, share = part
-        return jax.tree.map(jnp.add, total, run(packs, share[:, None])), None
-
-    start = jax.tree.map(
-        lambda x: jnp.zeros(x.shape, x.dtype),
-        jax.eval_shape(run, parts[0], shares[0][:, None]),
-    )
-    return jax.lax.scan(add, start, (parts, shares))[0]
-
-
-def _calls_by_task(problem: Problem, packs: jax.Array) -> jax.Array:
-    """Items in each task's packs, int32 ``[task]``."""
-    chosen = jnp.take_along_axis(problem.packs.items, packs[..., None], axis=1)
-    return (chosen >= 0).sum(axis=(1, 2))

@@ -25,7 +25,7 @@ from metaharness.runlog.report_data import (
 )
 from metaharness.train.compare import Compared, score_rows
 from metaharness.train.diagnosis import diagnose
-from metaharness.train.loop import Fitted
+from metaharness.train.fitted import Fitted
 
 
 def build_report(

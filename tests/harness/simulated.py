@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from tiny_space import make_model
 
-from metaharness.model.complete import Batch, Completion, Request
+from metaharness.model.request import Batch, Completion, Request
 
 
 class Simulated:

@@ -21,7 +21,7 @@ from metaharness.harness.episodes import run_episodes
 from metaharness.harness.slots import Choice, Harness, Templates
 from metaharness.harness.space import build_space
 from metaharness.harness.trace import Reached, Trace
-from metaharness.model.complete import Batch, Completion
+from metaharness.model.request import Batch, Completion
 from metaharness.runlog.budget import Budget, BudgetCounter
 from metaharness.tasks.task import Item, Task, fingerprint
 

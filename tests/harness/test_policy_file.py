@@ -1,5 +1,8 @@
 """Policies of a harness file, and of a learned harness, come back as they were."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from components.context_policy import ContextPolicy
@@ -119,3 +122,10 @@ def test_a_changed_file_is_refused(slot, field, value):
 def test_two_policies_of_one_name_are_refused():
     with pytest.raises(HarnessError, match="once"):
         Harness(None, retry=(RetryPolicy("once"), RetryPolicy("once", 2)))
+
+
+def test_the_readmes_policies_can_be_read(tmp_path):
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```toml\n(.*?)```", readme, re.DOTALL)
+    policies = load(tmp_path, block).policies
+    assert set(policies) == {"output", "retry", "tools", "context"}

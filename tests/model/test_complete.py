@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from tiny_space import make_model, plain_log_probs, plain_nats
 
-from metaharness.model.complete import Completer, Request
+from metaharness.model.complete import Completer
 from metaharness.model.generate import make_decode, read_questions
 from metaharness.model.prefix import encode_prefix
+from metaharness.model.request import Request
 
 MODEL = make_model()
 

@@ -9,9 +9,10 @@ from tiny_space import TEMPLATES, make_space
 from metaharness.harness.space import Space
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.train import compiled as compiled_module
-from metaharness.train import steps
+from metaharness.train import parts
 from metaharness.train.config import EvalConfig, TrainConfig
-from metaharness.train.loop import Fitted, fit
+from metaharness.train.fitted import Fitted
+from metaharness.train.loop import fit
 from metaharness.train.search_config import SearchConfig
 
 SEARCH = SearchConfig(
@@ -73,7 +74,7 @@ def ran(space) -> Ran:
     traces = collections.Counter()
 
     def counted(name):
-        real = getattr(steps, name)
+        real = getattr(parts, name)
 
         def objective(*arguments, **static):
             traces[name] += 1
@@ -83,7 +84,7 @@ def ran(space) -> Ran:
 
     with pytest.MonkeyPatch.context() as patch:
         for name in OBJECTIVES:
-            patch.setattr(steps, name, counted(name))
+            patch.setattr(parts, name, counted(name))
         made = compiled_module.compile_updates(space, CONFIG)
         first = fit(space, CONFIG, counter=BudgetCounter(), compiled=made)
         return Ran(made, traces, first)

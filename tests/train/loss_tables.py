@@ -9,7 +9,7 @@ import numpy as np
 
 from metaharness.harness.objective import Losses
 from metaharness.harness.space import EXEMPLARS, Space
-from metaharness.train import compiled, steps
+from metaharness.train import compiled, parts
 from metaharness.train.compiled import Compiled, compile_updates
 from metaharness.train.config import TrainConfig
 
@@ -58,9 +58,9 @@ def patch_objectives(
         slope = jax.grad(lambda weights: train(template, weights).sum())(weights)
         return Losses(loss, tokens(active, AT_PROBE)), slope * on[..., None]
 
-    patch.setattr(steps, "measured_losses", measured(train))
-    patch.setattr(steps, "gated_losses", gated)
-    patch.setattr(steps, "relaxed_losses", relaxed)
+    patch.setattr(parts, "measured_losses", measured(train))
+    patch.setattr(parts, "gated_losses", gated)
+    patch.setattr(parts, "relaxed_losses", relaxed)
     patch.setattr(compiled, "measured_losses", measured(validation or train))
 
 

@@ -20,10 +20,11 @@ from metaharness.model.lora_config import LoraConfig
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.tasks.task import Item
 from metaharness.train import compiled as compiled_module
-from metaharness.train import steps
+from metaharness.train import parts
+from metaharness.train.checks import check_parts
 from metaharness.train.compiled import compile_updates
 from metaharness.train.config import EvalConfig, TrainConfig
-from metaharness.train.loop import check_parts, fit
+from metaharness.train.loop import fit
 from metaharness.train.schedule import TRAINS_PHI, TRAINS_THETA, count_updates
 from metaharness.train.search_config import SearchConfig
 from metaharness.train.stage_config import GuardConfig, ScheduleConfig, WeightsConfig
@@ -40,10 +41,10 @@ CASES = {
     "joint, gate": ("joint", JOINT, "gate"),
 }
 OBJECTIVES = (
-    (steps, "measured_losses"),
-    (steps, "gated_losses"),
-    (steps, "relaxed_losses"),
-    (steps, "measured_gradient"),
+    (parts, "measured_losses"),
+    (parts, "gated_losses"),
+    (parts, "relaxed_losses"),
+    (parts, "measured_gradient"),
     (compiled_module, "measured_losses"),
     (compiled_module, "encode_pools"),
 )

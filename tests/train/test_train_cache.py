@@ -14,10 +14,11 @@ from metaharness.harness.gradients import WithGradient
 from metaharness.model.lora_config import LoraConfig
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.runlog.rundir import RunDirectory
-from metaharness.train import steps
+from metaharness.train import parts
 from metaharness.train.compiled import compile_updates
+from metaharness.train.fitted import Fitted
 from metaharness.train.journal import Journal
-from metaharness.train.loop import Fitted, fit
+from metaharness.train.loop import fit
 from metaharness.train.stage_config import (
     CheckpointConfig,
     ScheduleConfig,
@@ -95,8 +96,8 @@ def run(space, settings):
     """Trainings on the fake gradients; the pool is encoded by the model."""
     with pytest.MonkeyPatch.context() as patch:
         patch_objectives(patch, space, TABLE)
-        patch.setattr(steps, "relaxed_gradient", relaxed_gradient)
-        patch.setattr(steps, "measured_gradient", measured_gradient)
+        patch.setattr(parts, "relaxed_gradient", relaxed_gradient)
+        patch.setattr(parts, "measured_gradient", measured_gradient)
 
         @functools.cache
         def functions(kind, exact):

@@ -13,6 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from metaharness.errors import RunError
+from metaharness.runlog.rundir import RunDirectory
 from metaharness.train.resume import open_to_resume
 
 SCRIPT = Path(__file__).with_name("killed_run.py")
@@ -89,8 +90,9 @@ def test_a_run_killed_three_times_is_the_whole_run(execute, whole, tmp_path):
     last = execute(folder, "--resume")
     assert last.returncode == 0, last.stderr
     assert_same(folder, whole)
+    digests = RunDirectory.open(folder).provenance["data"]
     with pytest.raises(RunError, match="found a finished one"):
-        open_to_resume(folder, None, {})
+        open_to_resume(folder, None, digests)
 
 
 def finished(folder):

@@ -1,0 +1,43 @@
+"""What training leaves."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from metaharness.harness.slots import Choice
+from metaharness.harness.space import Space
+from metaharness.train.deploy import mode_choices
+from metaharness.train.guards import Watch
+from metaharness.train.state import TrainState
+from metaharness.train.trust import GateRecord
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Result of training.
+
+    state: the last state, or the best validated one; trace: one row an update (as in
+    ``metrics.jsonl``); validations: one row a validation; gate: pairs of gated and
+    sequential losses; trusted: bool ``[task]``; watch: what validation found; stopped:
+    why training ended before its last update, or ""; notes: what a reader should know;
+    returned: whether the state is an earlier one, which validated best; deployed: the
+    harness of each task where that is not the likeliest one.
+    """
+
+    state: TrainState
+    trace: list[dict[str, Any]]
+    gate: GateRecord
+    trusted: np.ndarray
+    stopped: str
+    validations: list[dict[str, Any]] = field(default_factory=list)
+    watch: Watch = Watch()
+    notes: tuple[str, ...] = ()
+    returned: bool = False
+    deployed: tuple[Choice, ...] | None = None
+
+    def choices(self, space: Space) -> list[Choice]:
+        """The harness of each task that is deployed: its likeliest, or ``deployed``."""
+        if self.deployed is not None:
+            return list(self.deployed)
+        return mode_choices(space, self.state)
