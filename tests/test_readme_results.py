@@ -282,3 +282,25 @@ def test_retry_rows(price: str) -> None:
         assert best == pytest.approx(found["best_loss"], abs=0.0006)
         assert once == pytest.approx(found["once_loss"], abs=0.0006)
     assert len(own) == 3
+
+
+@pytest.mark.parametrize(
+    "label, bias",
+    [
+        ("none", "none"),
+        ("contextual calibration, no training items", "contextual"),
+        ("fitted on 48 training items", "fitted"),
+    ],
+)
+def test_label_bias_rows(label: str, bias: str) -> None:
+    data = stored("experiments/results/label_bias.json")
+    (found,) = (row for row in data["rows"] if row["bias"] == bias)
+    right, sd, ends = row(label)
+    told = [number(cell.strip("()")) for cell in right.split() if cell != "to"]
+    for value, name in zip(told, ("mean", "low", "high"), strict=True):
+        assert value == pytest.approx(found["right"][name], abs=0.0051)
+    assert number(sd) == pytest.approx(found["sd"], abs=0.0006)
+    worst, best = ends.split(" to ")
+    assert number(worst) == pytest.approx(min(found["by_selection"]), abs=0.0051)
+    assert number(best) == pytest.approx(max(found["by_selection"]), abs=0.0051)
+    assert data["config"]["train_items"] == 48 and data["config"]["test_items"] == 100
