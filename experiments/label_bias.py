@@ -4,8 +4,9 @@ Question: sentiment (instruction induction), random exemplars: how right are the
     chosen by likelihood alone, after contextual calibration, and with a bias fitted on
     training items? How far do the selections of exemplars still differ after it?
 Command: python -m experiments.label_bias --data-dir DIR --out DIR
-Expected: most of the spread goes away with the fitted bias. Found, SmolLM2-135M: half of
-    it, and .61 right labels become .74; contextual calibration changes the mean little.
+Expected: most of the spread goes away with the fitted bias. Found, SmolLM2-135M: half
+    of it, and .61 right labels become .74; contextual calibration changes the mean
+    little.
 Device: CPU, some three minutes.
 """
 

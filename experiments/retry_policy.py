@@ -166,7 +166,7 @@ def config(
             prompt_loss="episode",
             at_once=1024,
         ),
-        evaluation=EvalConfig(train_items=32),
+        evaluation=EvalConfig(train_items=32, validation_items=64),
     )
 
 

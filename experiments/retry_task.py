@@ -2,8 +2,9 @@
 
 Question: singular_to_plural (instruction induction), two fixed exemplars, an answer
     must be one word. Every retry policy of experiments.retry_policy is run on the same
-    validation items and seeds, so that the best one at a price is known there; does
-    training on other items and seeds deploy one within 1% of it?
+    test items and seeds, so that the best one at a price is known there; does training
+    on other items, with the guard that a retry must earn more than it costs (checked
+    on validation items), deploy one within 1% of it?
 Command: python -m experiments.retry_task --data-dir DIR --out DIR
 Expected: the policy changes with the price. The truth has an interval here, from some
     hundred episodes of each policy; the difference of deployed and best is paired.
@@ -36,6 +37,7 @@ from metaharness.runlog.jsonfile import json_safe, write_json
 from metaharness.stats import mean_interval, paired_difference
 from metaharness.train.deploy import mode_choices
 from metaharness.train.loop import fit
+from metaharness.train.retry_guard import settle_retries
 
 PRICES = (0.2, 2.0, 10.0)
 """Reward that 1,000 tokens cost."""
@@ -51,11 +53,11 @@ class RetryTaskConfig:
     """folder of the results: results.json, results.md; texts are kept in it"""
     model: str = "smollm2-135m"
     task: str = "singular_to_plural"
-    updates: int = 60
+    updates: int = 150
     """updates of each price"""
-    items: int = 64
-    """validation items that the truth is measured on"""
-    samples: int = 2
+    items: int = 100
+    """test items that the truth is measured on"""
+    samples: int = 1
     """episodes of each item and policy there"""
     seed: int = 0
 
@@ -86,7 +88,7 @@ def main(options: RetryTaskConfig) -> None:
                 space,
                 task,
                 choices,
-                task.validation[: options.items],
+                task.test[: options.items],
                 writer,
                 counter=counter,
                 sampling=Sampling(options.samples, 1.0, options.seed + 1),
@@ -100,9 +102,15 @@ def main(options: RetryTaskConfig) -> None:
             )
             settings = dataclasses.replace(settings, quiet=False)
             fitted = fit(space, settings, counter=counter, writer=writer, calls=cache)
-            (choice,) = mode_choices(space, fitted.state)
+            (likeliest,) = mode_choices(space, fitted.state)
+            settled = settle_retries(
+                space, settings, fitted, writer, counter=counter, cache=cache
+            )
+            (choice,) = settled.choices(space)
             losses = grades.table(lambda trace, price=price: trace.loss(price))
-            rows.append(_row(price, choice.retry, losses, options.seed))
+            row = _row(price, choice.retry, losses, options.seed)
+            row["likeliest"] = POLICIES[likeliest.retry].name
+            rows.append(row)
             print(f"price {price:g}: {rows[-1]['deployed']}", file=sys.stderr)
     rng = keys.host_generator(options.seed, stage="test", step=0, purpose="bootstrap")
     reward = grades.table(lambda trace: trace.reward)
@@ -154,13 +162,14 @@ def _row(price: float, deployed: int, losses: np.ndarray, seed: int) -> dict:
 
 
 def _table(rows: list[dict]) -> list[str]:
-    head = ("price of 1,000 tokens", "deployed", "best of these items", "loss", "best")
+    head = ("price of 1,000 tokens", "likeliest", "deployed", "best of these items")
     return table_lines(
         "Retries on a real task",
-        (*head, "difference"),
+        (*head, "loss", "best", "difference"),
         [
             (
                 f"{row['token_price']:g}",
+                row["likeliest"],
                 row["deployed"],
                 row["best"],
                 f"{row['loss']:.3f}",
