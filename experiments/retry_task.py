@@ -133,7 +133,6 @@ def main(options: RetryTaskConfig) -> None:
                     }
                     for at, policy in enumerate(POLICIES)
                 ],
-                "counts": counter.counts(),
                 "provenance": provenance.collect(
                     argv=(), data={task.name: task.fingerprint}
                 ),

@@ -304,3 +304,23 @@ def test_label_bias_rows(label: str, bias: str) -> None:
     assert number(worst) == pytest.approx(min(found["by_selection"]), abs=0.0051)
     assert number(best) == pytest.approx(max(found["by_selection"]), abs=0.0051)
     assert data["config"]["train_items"] == 48 and data["config"]["test_items"] == 100
+
+
+def test_retries_on_the_real_task() -> None:
+    data = stored("experiments/results/retry_task.json")
+    policies = {found["policy"]: found for found in data["frontier"]}
+    text = " ".join(README.split())
+    low, middle, high = data["rows"]
+    for found in (low, high):
+        assert found["deployed"] == found["best"]
+    sure, once = policies["5, sure"], policies["once"]
+    assert (low["deployed"], high["deployed"]) == ("5, sure", "once")
+    for found, words in ((sure, ".56 right for 261"), (once, ".23 for 65")):
+        right, tokens = words.replace("right ", "").split(" for ")
+        assert words in text
+        assert float(right) == pytest.approx(found["reward"]["mean"], abs=0.0051)
+        assert int(tokens) == pytest.approx(found["tokens"], abs=0.6)
+    assert '"3, same" instead of "3, sure"' in text
+    assert (middle["deployed"], middle["best"]) == ("3, same", "3, sure")
+    gap = [f"{middle['difference'][name]:.2f}" for name in ("mean", "low", "high")]
+    assert gap == ["0.07", "-0.03", "0.16"] and "by .07 (−.03 to +.16)" in text

@@ -205,7 +205,8 @@ def _make_phases(space, config, estimator_of, part_of, *, phi: bool) -> Phases:
             state = update_theta(config, state, total.theta)
         state = state._replace(step=state.step + 1)
         rows = total.losses
-        calls = calls_by_task(problem, asked.packs) * active
+        # none where no likelihood was read
+        calls = calls_by_task(problem, asked.packs) * active * (total.forward > 0)
         updated = Updated(
             (draw.coef * rows).sum(-1) * space.num_tasks,
             rows,

@@ -186,6 +186,25 @@ def test_a_budget_ends_training_at_a_whole_update(space, settings, compiled, wri
     assert int(stopped.state.step) == len(stopped.trace)
 
 
+def test_calls_are_those_of_the_writer_where_no_likelihood_is_read(
+    space, config, writer
+):
+    settings = make_config(config, steps=2, prompt_loss="episode")
+    ran = []
+
+    class Counted(SimulatedModel):
+        def batches(self, requests):
+            ran.extend(requests)
+            return super().batches(requests)
+
+    counted = Counted(writer._odds, writer._decode)
+    counter = BudgetCounter()
+    fit(space, settings, counter=counter, writer=counted)
+    # the pool was encoded once, for a gate that no update of this kind reads
+    pool = len(space.harness.candidates)
+    assert counter.counts().lm_calls == len(ran) + pool
+
+
 def test_texts_come_from_the_cache_the_second_time(
     space, settings, compiled, writer, fitted, tmp_path
 ):
