@@ -197,9 +197,12 @@ def _cells(row: ScoreRow) -> list[str]:
 
 
 def _reward(row: ScoreRow) -> str:
-    """Not where answers are right or wrong alone: it is the share beside it then."""
+    """Of episodes; not where answers are right or wrong alone: it is the share beside
+    it then."""
     reward, exact = row.reward, row.exact_match
-    if reward is None or (exact and math.isclose(reward.mean, exact.mean)):
+    if reward is None or row.episode_tokens is None:
+        return formats.UNKNOWN
+    if exact and math.isclose(reward.mean, exact.mean):
         return formats.UNKNOWN
     interval = formats.bounds(reward)
     return formats.number(reward.mean) + (f" ({interval})" if interval else "")
