@@ -77,6 +77,11 @@ class Plan(NamedTuple):
         """Whether every item has an answer whose likelihood can be read."""
         return all(item.answer for item in self.items)
 
+    @property
+    def num_likelihoods(self) -> int:
+        """Calls that read gold answers, beside the episodes."""
+        return len(self.choices) * len(self.items) if self.has_gold else 0
+
 
 def evaluate(
     model: Model,
@@ -196,6 +201,9 @@ def run_evaluation(
         Progress("evaluate", total=total, quiet=quiet) as bar,
     ):
         for plan in plans:
+            stopped = _too_dear(plan, counter)
+            if stopped:
+                break
             started = counter.counts().seconds
             scores = _likelihoods(plan, counter, harnesses_at_once)
             grades = None
@@ -225,7 +233,7 @@ def run_evaluation(
                     on_finish=finish,
                 )
                 scores = _with_grades(scores, grades)
-                stopped = stopped or grades.stopped
+                stopped = grades.stopped
             else:
                 finished += len(plan.choices) * len(plan.items) * sampling.num
                 bar.update(finished)
@@ -246,6 +254,18 @@ def run_evaluation(
                 break
     rows = score_rows(compared, seed=sampling.seed)
     return Evaluation(tuple(rows), tuple(compared), counter.counts(), stopped)
+
+
+def _too_dear(plan: Plan, counter: BudgetCounter) -> str:
+    """Why the likelihoods of a plan cannot be read, "" where they can: they are read
+    all or not at all, so that every harness is compared on the same items."""
+    left, needed = counter.calls_left(), plan.num_likelihoods
+    if left is None or needed <= left:
+        return ""
+    return (
+        f"the likelihoods of {plan.task.name} take {needed:,} calls, {left:,} are left "
+        "of the budget"
+    )
 
 
 def _likelihoods(plan: Plan, counter: BudgetCounter, harnesses_at_once: int) -> Scores:

@@ -109,6 +109,16 @@ def test_a_budget_of_calls_holds_and_the_rest_follows(whole, words, cli, tmp_pat
     assert episodes(folder)[: len(few)] == few
 
 
+@pytest.mark.parametrize("limit", [1, 5])
+def test_a_budget_below_the_likelihoods_holds_as_well(words, cli, tmp_path, limit):
+    folder = tmp_path / "run"
+    result = cli(*words(folder, "--max-calls", limit))
+    assert result.status == 0 and "likelihoods of task take" in result.out
+    assert scores(folder)["counts"]["lm_calls"] <= limit
+    assert scores(folder)["scores"] == [] and episodes(folder) == []
+    assert cli(*words(folder)).status == 0 and episodes(folder)
+
+
 def test_a_line_that_a_kill_cut_is_run_again(whole, words, cli, tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
