@@ -34,12 +34,11 @@ from benchmarks.sweep_cell import (
     read_state,
     run_cell,
 )
-from benchmarks.sweep_fields import leaves
 from benchmarks.sweep_grid import Cell, read_grid
 from benchmarks.sweep_table import score_text, table, write_tables
 from metaharness.errors import InputError
 from metaharness.harness.episode_log import FILE as EPISODES
-from metaharness.runlog.jsonfile import json_safe
+from metaharness.runlog.jsonfile import differences, json_safe
 
 REFUSED, SOME_FAILED, INTERRUPTED = 2, 1, 130
 
@@ -137,15 +136,12 @@ def _check_same(
     """Refuse cells that were run with other settings."""
     differing = []
     for cell in cells:
-        old = dict(leaves("", states[cell.id].get("settings", {})))
-        new = dict(leaves("", json_safe(cell.identity())))
-        if cell.model_path is None:  # not known here: it is compared where it is
-            new["model"] = old.get("model")
-        changed = [
-            f"{name} {old.get(name)!r} → {new.get(name)!r}"
-            for name in sorted({*old, *new})
-            if old and old.get(name) != new.get(name)
-        ]
+        old = states[cell.id].get("settings")
+        if not old:
+            continue
+        # a model that is not known here is compared where it is
+        ignored = ("model",) if cell.model_path is None else ()
+        changed = differences(old, json_safe(cell.identity()), ignored=ignored)
         if changed:
             differing.append(f"{cell.id}: {', '.join(changed)}")
     if differing:

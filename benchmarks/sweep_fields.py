@@ -2,7 +2,7 @@
 
 import dataclasses
 import typing
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +54,6 @@ def overridden(
         raise
     except InputError as error:
         raise HarnessError(f"{source.place(at)}: {error}") from error
-
-
-def leaves(where: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Path and value of what nested dicts hold, below ``where``."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from leaves(f"{where}.{name}".removeprefix("."), inner)
-    else:
-        yield where, value
 
 
 def _kind(hint: Any) -> type:

@@ -44,10 +44,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.sweep_fields import WORDS, beside, fits, leaves, overridden
+from benchmarks.sweep_fields import WORDS, beside, fits, overridden
 from metaharness.errors import InputError
 from metaharness.harness.defaults import DEFAULT, default_harness_file
 from metaharness.harness.toml_source import TomlSource
+from metaharness.runlog.jsonfile import leaves
 from metaharness.train.config import TrainConfig
 from metaharness.train.config_file import as_data
 from metaharness.train.evaluate import SPLITS
@@ -142,7 +143,7 @@ class Cell(NamedTuple):
         """
         own = dataclasses.asdict(self.settings)
         file = self.harness_file
-        plain = dict(leaves("", as_data(TrainConfig())))
+        plain = dict(leaves(as_data(TrainConfig())))
         return {
             "model": self.model_path,
             "task": Path(self.source).name,
@@ -153,7 +154,7 @@ class Cell(NamedTuple):
             "harness_sha256": file and hashlib.sha256(file.read_bytes()).hexdigest(),
             "train": {
                 name: value
-                for name, value in leaves("", as_data(self.method.train))
+                for name, value in leaves(as_data(self.method.train))
                 if value != plain[name]
             },
         }

@@ -151,7 +151,16 @@ class Evaluate:
             if self.dry_run:
                 from metaharness.cli.forecast import run_pilot
 
-                run_pilot(console, plans, sampling, self.pilot, run, counter)
+                run_pilot(
+                    console,
+                    plans,
+                    sampling,
+                    self.pilot,
+                    run,
+                    counter,
+                    tokens_at_once=self.tokens_at_once,
+                    quiet=self.quiet,
+                )
                 return 0
             result = run_evaluation(
                 plans,
@@ -172,7 +181,8 @@ class Evaluate:
         from metaharness.runlog.table import reached_table
         from metaharness.train.evaluate_run import passes, reached
 
-        console.print(result.table())
+        if result.scores:
+            console.print(result.table())
         for compared in result.compared:
             found = reached(compared)
             if found:

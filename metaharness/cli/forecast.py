@@ -11,7 +11,7 @@ from rich.table import Table
 
 from metaharness import keys
 from metaharness.harness.episode import Job
-from metaharness.harness.forecast import EXACT, Forecast, forecast
+from metaharness.harness.forecast import EXACT, Forecast, forecast, likelihoods
 from metaharness.harness.grading import Sampling
 from metaharness.harness.slots import Choice
 from metaharness.harness.trace import Trace
@@ -36,8 +36,8 @@ def print_forecast(
     table = Table(
         box=box.SIMPLE,
         pad_edge=False,
-        caption="of graded episodes, identical requests of one harness once; the "
-        "likelihood of the gold answers is read beside them",
+        caption="identical requests of one harness are counted once; likelihoods: gold "
+        "answers that are read beside the episodes",
         caption_justify="left",
     )
     for place, name in enumerate(("", "episodes", "calls", "prompt tokens", "written")):
@@ -54,6 +54,10 @@ def print_forecast(
             table.add_row(label, *_cells(functools.reduce(operator.add, own)))
         # a harness that two methods share is run once
         whole = functools.reduce(operator.add, costs.values())
+        if plan.has_gold:
+            read = likelihoods(plan.space, plan.choices, plan.items)
+            table.add_row(f"{plan.task.name}: likelihoods", *_cells(read))
+            whole = whole + read
         total = whole if total is None else total + whole
     if total is None:
         console.print("No episodes: nothing is written, likelihoods alone are read.")
@@ -70,6 +74,9 @@ def run_pilot(
     num: int,
     run: EvaluationRun,
     counter: BudgetCounter,
+    *,
+    tokens_at_once: int,
+    quiet: bool,
 ) -> None:
     """Run ``num`` items of each plan, drawn at random, and forecast from them."""
     pilots = []
@@ -88,9 +95,10 @@ def run_pilot(
             cache=run.cache,
             done=run.done,
             on_finish=run.keep,
+            tokens_at_once=tokens_at_once,
+            quiet=quiet,
         )
-        (compared,) = result.compared
-        grades = compared.grades
+        grades = result.compared[0].grades if result.compared else None
         pilots.append(
             [t for rows in grades.traces for row in rows for t in row if t is not None]
             if grades

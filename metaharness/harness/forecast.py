@@ -8,9 +8,10 @@ import numpy as np
 
 from metaharness.harness.call_cache import call_key
 from metaharness.harness.episode import Episode, Job
+from metaharness.harness.slots import Choice
 from metaharness.harness.space import Space
 from metaharness.harness.trace import Trace
-from metaharness.tasks.task import Task
+from metaharness.tasks.task import Item, Task
 
 EXACT, PILOT, BOUND = "exact", "from a pilot", "at most"
 
@@ -114,6 +115,20 @@ def forecast(
         (num + later) * room,
         BOUND,
     )
+
+
+def likelihoods(
+    space: Space, choices: Sequence[Choice], items: Sequence[Item]
+) -> Forecast:
+    """What reading the gold answers of these items costs, exactly."""
+    tokens = 0
+    for choice in choices:
+        template = space.harness.template.pool[choice.template]
+        tokens += len(items) * len(space.prefix_of(template, choice.exemplars))
+        asked = (space.question_of(template, item.question) for item in items)
+        tokens += sum(map(len, asked))
+    calls = len(choices) * len(items)
+    return Forecast(0, calls, EXACT, tokens, EXACT, 0, EXACT)
 
 
 def _first_requests(space: Space, task: Task, jobs: Sequence[Job]) -> _First:

@@ -166,6 +166,11 @@ def score_by_episodes(
         at_once=at_once,
         on_finish=finish,
     )
+    return with_grades(scores, grades)
+
+
+def with_grades(scores: Scores, grades: Grades) -> Scores:
+    """Likelihoods with rewards, texts and tokens of the same harnesses' episodes."""
     return scores._replace(
         reward=grades.table(lambda trace: trace.reward),
         outputs=grades.texts(),

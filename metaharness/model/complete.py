@@ -175,10 +175,10 @@ def _holds(text: str, stops: Sequence[str]) -> bool:
 _COMPILED: dict[tuple, Callable] = {}
 
 
-def _jitted_start(room: int, implementation: str) -> Callable:
-    def start(
-        decoder: Decoder, prefix, prefix_len, questions, lengths
-    ) -> tuple[Prefix, Prompted, Decoding]:
+def _reader(room: int, implementation: str) -> Callable[..., tuple[Prefix, Prompted]]:
+    """Reads prompts as ``prompt_arrays`` gives them; ``room`` slots are kept."""
+
+    def read(decoder, prefix, prefix_len, questions, lengths):
         encoded = encode_prefix(
             decoder, prefix, prefix_len, implementation=implementation
         )
@@ -190,6 +190,18 @@ def _jitted_start(room: int, implementation: str) -> Callable:
             num_new=room,
             implementation=implementation,
         )
+        return encoded, prompted
+
+    return read
+
+
+def _jitted_start(room: int, implementation: str) -> Callable:
+    read = _reader(room, implementation)
+
+    def start(
+        decoder: Decoder, prefix, prefix_len, questions, lengths
+    ) -> tuple[Prefix, Prompted, Decoding]:
+        encoded, prompted = read(decoder, prefix, prefix_len, questions, lengths)
         decoding = start_decoding(prompted, room)
         return encoded, prompted._replace(cache=None, last=None), decoding
 
@@ -197,18 +209,10 @@ def _jitted_start(room: int, implementation: str) -> Callable:
 
 
 def _jitted_options(room: int, implementation: str) -> Callable:
+    read = _reader(room, implementation)
+
     def score(decoder, prefix, prefix_len, questions, lengths, options, option_len):
-        encoded = encode_prefix(
-            decoder, prefix, prefix_len, implementation=implementation
-        )
-        prompted = read_questions(
-            decoder,
-            encoded,
-            questions,
-            lengths,
-            num_new=room,
-            implementation=implementation,
-        )
+        encoded, prompted = read(decoder, prefix, prefix_len, questions, lengths)
 
         def one(option):
             return answer_nats(decoder, encoded, prompted, *option)

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,27 @@ def json_safe(value: Any) -> Any:
         f"JSON: expected numbers, text, arrays, dataclasses, lists or dicts; got a"
         f" {type(value).__name__}: {value!r:.80}"
     )
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted path and value of everything that nested dicts hold."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from leaves(item, f"{path}.{key}".removeprefix("."))
+    else:
+        yield path, value
+
+
+def differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], *, ignored: Collection[str] = ()
+) -> list[str]:
+    """What two nested dicts differ in, as "path old → new", without ignored paths."""
+    before, after = dict(leaves(old)), dict(leaves(new))
+    return [
+        f"{path} {before.get(path)!r} → {after.get(path)!r}"
+        for path in sorted({*before, *after})
+        if before.get(path) != after.get(path) and path not in ignored
+    ]
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:

@@ -144,8 +144,7 @@ def episode_search(
                 config.seed, stage="validation", step=index, purpose="random_harness"
             )
             share = max_tokens * (index + 1) // space.num_tasks
-            items = task.validation[: config.evaluation.validation_items]
-            items = items[: episodes.items * episodes.samples]
+            items = task.validation[: episode_items(config)]
             choices: list[Choice] = []
             losses: list[float] = []
             before = counter.counts(RANDOM_SEARCH).token_passes
@@ -174,6 +173,12 @@ def episode_search(
             best = choices[int(np.argmin(losses))]
             results.append(Selected(choices, np.array(losses), best))
     return results
+
+
+def episode_items(config: TrainConfig) -> int:
+    """Validation items that a search by episodes grades each harness on, at most."""
+    episodes = config.episodes
+    return min(config.evaluation.validation_items, episodes.items * episodes.samples)
 
 
 def _next_number(spent: int, left: int, num: int) -> int:

@@ -1,6 +1,7 @@
 """Which estimator learns which slot."""
 
 from collections.abc import Callable
+from functools import partial
 
 from estimators import (
     Estimator,
@@ -22,7 +23,7 @@ from metaharness.train.config import TrainConfig
 Build = Callable[[Family, TrainConfig], Estimator]
 
 
-def _linear_proxy(family: Family, config: TrainConfig) -> Estimator:
+def _linear_proxy(family: Family, config: TrainConfig, *, use_slope: bool) -> Estimator:
     search = config.search
     return linear_proxy(
         family,
@@ -30,21 +31,14 @@ def _linear_proxy(family: Family, config: TrainConfig) -> Estimator:
         window=_window(config),
         ridge=search.ridge,
         residual=search.residual,
-        # the gate's slope is one of the likelihood
-        use_slope=config.episodes.prompt_loss == "likelihood",
+        use_slope=use_slope,
     )
 
 
-def _policy_proxy(family: Family, config: TrainConfig) -> Estimator:
-    search = config.search
-    return linear_proxy(
-        family,
-        samples=search.samples,
-        window=_window(config),
-        ridge=search.ridge,
-        residual=search.residual,
-        use_slope=False,
-    )
+def _exemplar_proxy(family: Family, config: TrainConfig) -> Estimator:
+    # the gate's slope is one of the likelihood
+    use_slope = config.episodes.prompt_loss == "likelihood"
+    return _linear_proxy(family, config, use_slope=use_slope)
 
 
 def _proxy(family: Family, config: TrainConfig) -> Estimator:
@@ -62,7 +56,7 @@ def _window(config: TrainConfig) -> int:
 
 
 _MEASURED: dict[str, Build] = {
-    "linear_proxy": _linear_proxy,
+    "linear_proxy": _exemplar_proxy,
     "proxy": _proxy,
     "reinforce": lambda family, config: reinforce(
         family, samples=config.search.samples
@@ -80,7 +74,7 @@ _RELAXED: dict[str, Build] = {
 }
 _POLICY: dict[str, Build] = {
     "reinforce": _MEASURED["reinforce"],
-    "linear_proxy": _policy_proxy,
+    "linear_proxy": partial(_linear_proxy, use_slope=False),
     "proxy": _proxy,
 }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from metaharness.errors import InputError, RunError
-from metaharness.runlog.jsonfile import json_safe
+from metaharness.runlog.jsonfile import differences, json_safe
 from metaharness.train.config import TrainConfig
 
 # What a resumed run may do otherwise: none of it changes a number that was written.
@@ -46,25 +46,12 @@ def check_same(stored: TrainConfig, asked: TrainConfig) -> None:
     Raises:
         InputError: names every field that differs, with both values.
     """
-    old, new = dict(_leaves("", as_data(stored))), dict(_leaves("", as_data(asked)))
-    differing = [
-        f"{name} {old.get(name)!r} → {new.get(name)!r}"
-        for name in sorted({*old, *new})
-        if old.get(name) != new.get(name) and name not in _FREE
-    ]
+    differing = differences(as_data(stored), as_data(asked), ignored=_FREE)
     if differing:
         raise InputError(
             f"resume: expected the run's own configuration, got {len(differing)} other "
             f"values ({', '.join(differing)}); leave them out, or start a new run"
         )
-
-
-def _leaves(path: str, value: Any):
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _leaves(f"{path}.{key}".removeprefix("."), item)
-    else:
-        yield path, value
 
 
 def _build(kind: Any, value: Any) -> Any:

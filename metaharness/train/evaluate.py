@@ -11,7 +11,12 @@ from components.tool_policy import ToolPolicy
 from metaharness import keys
 from metaharness.errors import InputError
 from metaharness.harness.call_cache import CallCache
-from metaharness.harness.grading import Done, Grades, Sampling, grade_harnesses
+from metaharness.harness.grading import (
+    Done,
+    Sampling,
+    grade_harnesses,
+    with_grades,
+)
 from metaharness.harness.learned import Learned
 from metaharness.harness.scoring import Scores, score_harnesses
 from metaharness.harness.slots import Choice, Exemplars, Harness, Templates
@@ -232,7 +237,7 @@ def run_evaluation(
                     done=(done or {}).get(plan.task.name),
                     on_finish=finish,
                 )
-                scores = _with_grades(scores, grades)
+                scores = with_grades(scores, grades)
                 stopped = grades.stopped
             else:
                 finished += len(plan.choices) * len(plan.items) * sampling.num
@@ -287,14 +292,6 @@ def _likelihoods(plan: Plan, counter: BudgetCounter, harnesses_at_once: int) -> 
         None,
         None,
         np.zeros(shape, int),
-    )
-
-
-def _with_grades(scores: Scores, grades: Grades) -> Scores:
-    return scores._replace(
-        reward=grades.table(lambda trace: trace.reward),
-        outputs=grades.texts(),
-        tokens=grades.table(lambda trace: float(trace.tokens)),
     )
 
 

@@ -24,7 +24,7 @@ from metaharness.harness.episode_log import EpisodeLog, read_episodes
 from metaharness.harness.slots import Choice
 from metaharness.harness.trace import Trace
 from metaharness.runlog import provenance
-from metaharness.runlog.jsonfile import json_safe
+from metaharness.runlog.jsonfile import differences, json_safe
 from metaharness.runlog.report_data import METHODS
 from metaharness.runlog.rundir import RunDirectory
 from metaharness.tasks.pass_at_k import pass_at_k
@@ -163,20 +163,10 @@ def passes(compared: Compared) -> dict[str, dict[str, float]]:
     return out
 
 
-def _check_same(path: Path, stored: Mapping[str, Any], asked: Mapping[str, Any]):
-    def leaves(where: str, value: Any):
-        if isinstance(value, dict):
-            for name, inner in value.items():
-                yield from leaves(f"{where}.{name}".removeprefix("."), inner)
-        else:
-            yield where, value
-
-    old, new = dict(leaves("", stored)), dict(leaves("", asked))
-    differing = [
-        f"{name} {old.get(name)!r} → {new.get(name)!r}"
-        for name in sorted({*old, *new})
-        if old.get(name) != new.get(name)
-    ]
+def _check_same(
+    path: Path, stored: Mapping[str, Any], asked: Mapping[str, Any]
+) -> None:
+    differing = differences(stored, asked)
     if differing:
         raise InputError(
             f"{path}: expected the evaluation that it holds, got {len(differing)} "

@@ -29,7 +29,13 @@ from metaharness.runlog.sinks import check_sinks
 from metaharness.runlog.words import headline
 from metaharness.tasks.task import Task
 from metaharness.train.attribution import attribute, seed_choice
-from metaharness.train.baselines import Selected, episode_search, random_search
+from metaharness.train.baselines import (
+    RANDOM_SEARCH,
+    Selected,
+    episode_items,
+    episode_search,
+    random_search,
+)
 from metaharness.train.compare import Compared, compare, deployed_key, generates
 from metaharness.train.config import TrainConfig
 from metaharness.train.config_file import as_data
@@ -129,7 +135,7 @@ def train(
         CallCache(run.path / CALLS) if harness.policy_slots else nullcontext() as calls,
     ):
         fitted = fit(space, config, counter=counter, journal=journal, calls=calls)
-        if harness.retry and not fitted.stopped:
+        if harness.retry and fitted.stopped != INTERRUPTED:
             fitted = settle_retries(
                 space,
                 config,
@@ -138,7 +144,10 @@ def train(
                 counter=counter,
                 cache=None if config.schedule.trains_weights else calls,
             )
-        if any(policy.constrain for policy in harness.output) and not fitted.stopped:
+        if (
+            any(policy.constrain for policy in harness.output)
+            and fitted.stopped != INTERRUPTED
+        ):
             space, fitted = fit_biases(
                 space, config, fitted, _writer(space, config, fitted), counter=counter
             )
@@ -285,7 +294,9 @@ def _compare(
     notes = results.notes
     spent = counter.counts(PHASE)
     tried: list[Selected]
+    num_items = config.evaluation.validation_items
     if space.harness.policy_slots:
+        num_items = episode_items(config)
         tried = episode_search(
             space,
             config,
@@ -311,8 +322,8 @@ def _compare(
     notes.append(
         Note(
             f"Best random harness: the best of {numbers} a task on "
-            f"up to {config.evaluation.validation_items} validation items, for "
-            f"{counter.counts('random search').token_passes:,} tokens; training used "
+            f"up to {num_items} validation items, for "
+            f"{counter.counts(RANDOM_SEARCH).token_passes:,} tokens; training used "
             f"{spent.token_passes:,} ({spent.token_forwards:,} forward, "
             f"{spent.backward_tokens:,} backward).",
             "info",

@@ -89,20 +89,27 @@ def trust_rows(space: Space, fitted: Fitted) -> list[TrustRow]:
     ]
 
 
-def _curves(space: Space, fitted: Fitted) -> list[Curve]:
-    trace = fitted.trace
-    if not trace:
-        return []
+def _series(
+    space: Space, rows: Sequence[dict[str, Any]], name: str
+) -> tuple[Series, ...]:
+    """A number of the rows of updates, one line a task that has it."""
     series = []
     for task in space.tasks:
         own = [
-            (r["step"], _number(r["loss"][task.name]))
-            for r in trace
-            if task.name in r["loss"]
+            (row["step"], _number(row[name][task.name]))
+            for row in rows
+            if task.name in row.get(name, {})
         ]
         if own:
             x, y = zip(*own, strict=True)
             series.append(Series(name=task.name, x=x, y=y))
+    return tuple(series)
+
+
+def _curves(space: Space, fitted: Fitted) -> list[Curve]:
+    trace = fitted.trace
+    if not trace:
+        return []
     spans, start = [], 0
     for at in range(1, len(trace) + 1):
         if at == len(trace) or trace[at]["kind"] != trace[start]["kind"]:
@@ -110,14 +117,23 @@ def _curves(space: Space, fitted: Fitted) -> list[Curve]:
                 Span(trace[start]["kind"], trace[start]["step"], trace[at - 1]["step"])
             )
             start = at
+    # an update that read no tokens itself has the loss of its episodes
+    likelihoods = [row for row in trace if row["forward_tokens"]]
     curves = [
-        Curve(
-            title="Training loss of the drawn harnesses",
-            x_label="update",
-            y_label="nats per answer",
-            series=tuple(series),
-            spans=tuple(spans),
+        Curve(title, unit, found, spans=tuple(spans))
+        for title, unit, found in (
+            (
+                "Training loss of the drawn harnesses",
+                "nats per answer",
+                _series(space, likelihoods, "loss"),
+            ),
+            (
+                "Reward of the drawn harnesses' episodes",
+                "reward",
+                _series(space, trace, "reward"),
+            ),
         )
+        if found
     ]
     if fitted.validations:
         steps = tuple(row["step"] for row in fitted.validations)

@@ -162,6 +162,12 @@ def test_a_forecast_runs_nothing_and_is_exact(whole, words, cli, tmp_path):
     line = line_of(result.out, "task: Zero-shot")
     assert f" {sum(t.prompt_tokens for t in own):,} " in f"{line} "
     assert " 4 " in line and "at most" in line
+    whole_line = line_of(result.out, "all").replace(",", "").split()
+    kept = episodes(whole[0])
+    written = sum(not step.cached for trace in kept for step in trace.steps)
+    read = 4 * len({trace.choice for trace in kept})  # likelihoods
+    assert int(whole_line[1]) == len(kept)
+    assert int(whole_line[2]) == written + read
 
 
 def test_a_forecast_is_a_bound_where_episodes_may_go_on(words, cli, tmp_path):

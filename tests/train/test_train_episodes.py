@@ -18,7 +18,7 @@ from metaharness.harness.slots import Exemplars, Harness, Templates
 from metaharness.harness.space import build_space
 from metaharness.model.complete import Completer
 from metaharness.runlog.budget import Budget, BudgetCounter
-from metaharness.train import resume
+from metaharness.train import resume, summary
 from metaharness.train.baselines import RANDOM_SEARCH, episode_search
 from metaharness.train.compiled import compile_updates
 from metaharness.train.credit import credit_losses, no_effects
@@ -356,3 +356,17 @@ def test_what_was_fitted_to_another_parser_is_not_gone_on_with(space, monkeypatc
     assert [name for name in before if before[name] != changed[name]] == ["parser"]
     plain = dataclasses.replace(space.harness, output=())
     assert "parser" not in data_digests(model, tasks, plain)
+
+
+def test_curves_keep_nats_and_rewards_apart(space, config, writer, fitted):
+    """Where no likelihood is read, the loss of an update is no curve of nats."""
+
+    def titles(found):
+        return {curve.title: curve.y_label for curve in summary._curves(space, found)}
+
+    reward = {"Reward of the drawn harnesses' episodes": "reward"}
+    nats = {"Training loss of the drawn harnesses": "nats per answer"}
+    assert titles(fitted) == nats | reward
+    settings = make_config(config, steps=2, prompt_loss="episode")
+    alone = fit(space, settings, counter=BudgetCounter(), writer=writer)
+    assert titles(alone) == reward
