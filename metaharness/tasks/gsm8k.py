@@ -60,7 +60,8 @@ def load_gsm8k(*, data_dir: Path | None, seed: int, sizes: SplitSizes | None) ->
         **splits,
         scorer=number_match,
         max_new_tokens=320,
-        stop=("\n\n",),
+        # a chat model leaves blank lines between its steps: they end nothing
+        stop=("\nQuestion:",),
         fingerprint=fingerprint(splits),
         source=f"GSM8K, {source}, seed {seed}",
         environment=calculator_environment(number_match),

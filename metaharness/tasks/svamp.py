@@ -49,7 +49,8 @@ def load_svamp(*, data_dir: Path | None, seed: int, sizes: SplitSizes | None) ->
         **splits,
         scorer=number_match,
         max_new_tokens=128,
-        stop=("\n\n",),
+        # a chat model leaves blank lines between its steps: they end nothing
+        stop=("\nQuestion:",),
         fingerprint=fingerprint(splits),
         source=f"SVAMP, local file, SHA-256 of its rows {digest}, seed {seed}",
         environment=calculator_environment(number_match),
