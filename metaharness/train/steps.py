@@ -48,6 +48,8 @@ from metaharness.train.schedule import (
 )
 from metaharness.train.state import TrainState, chances
 
+_ROUNDING = 1e-6  # relative: 8 units in the last place of float32
+
 
 class Updated(NamedTuple):
     """Metrics of one update, on the device.
@@ -233,12 +235,46 @@ def _tell(
         slope = {**nothing, EXEMPLARS: total.slope}
     if total.weights is not None:
         weights_grad = {**nothing, EXEMPLARS: total.weights}
-    return tell(
+    apart = jax.tree.map(lambda own: _differences(own, draw.coef), losses)
+    told = tell(
         estimator,
         state.logits,
         draw,
-        losses,
+        apart,
         held,
         slope=slope,
         weights_grad=weights_grad,
     )
+    by_slot = apart if isinstance(apart, Mapping) else dict.fromkeys(nothing, apart)
+    grads = {
+        slot: _above_rounding(grad, by_slot[slot], draw.coef)
+        for slot, grad in told.logits_grad.items()
+    }
+    return told._replace(logits_grad=grads)
+
+
+def _differences(losses: jax.Array, coef: jax.Array) -> jax.Array:
+    """Losses less that of each task's likeliest row; 0 where within rounding of it.
+
+    What rows have in common changes no gradient, but the rounding of its mean does, and
+    an optimiser that divides by a gradient's size makes whole steps of that.
+
+    losses, coef: float32 ``[task, row]``; rows of coefficient 0 may hold anything.
+    """
+    counts = coef > 0
+    losses = jnp.where(counts, losses, 0.0)
+    likeliest = jnp.argmax(coef, axis=-1, keepdims=True)
+    apart = losses - jnp.take_along_axis(losses, likeliest, axis=-1)
+    largest = jnp.abs(losses).max(axis=-1, keepdims=True)
+    return jnp.where(counts & (jnp.abs(apart) > _ROUNDING * largest), apart, 0.0)
+
+
+def _above_rounding(grad: jax.Array, apart: jax.Array, coef: jax.Array) -> jax.Array:
+    """A slot's gradient; 0 in tasks where it is no more than what its terms leave when
+    they cancel, as where losses differ by another slot's choice alone.
+
+    grad: float32 ``[task, pool]``; apart: of ``_differences``; coef: ``[task, row]``.
+    """
+    terms = (coef * jnp.abs(apart)).sum(axis=-1, keepdims=True)
+    largest = jnp.abs(grad).max(axis=-1, keepdims=True)
+    return jnp.where(largest > _ROUNDING * terms, grad, 0.0)
