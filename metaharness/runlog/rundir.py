@@ -5,6 +5,7 @@ provenance.json   code, versions, device, data: see `provenance`
 metrics.jsonl     one JSON object a line, append-only
 checkpoints/      training state (Orbax)
 harness.json      learned probabilities and the chosen candidates
+baselines.json    best harness of each random search at equal tokens
 report.json       the numbers of the report page
 report.html       the page itself
 """

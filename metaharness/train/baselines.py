@@ -1,6 +1,8 @@
 """Random search, the baseline that a learned harness has to beat at equal budget."""
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +16,13 @@ from metaharness.harness.packing import Packs
 from metaharness.harness.sequential import Batch, measure
 from metaharness.harness.slots import Choice
 from metaharness.harness.space import Space
+from metaharness.runlog import jsonfile
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.runlog.progress import Progress
+from metaharness.tasks.task import Task
 from metaharness.train.config import TrainConfig
+
+FILE = "baselines.json"
 
 RANDOM_SEARCH = "random search"
 """Phase of the budget counter."""
@@ -38,6 +44,36 @@ class Selected(NamedTuple):
     choices: list[Choice]
     losses: np.ndarray
     best: Choice
+
+
+def selected_json(
+    tasks: Sequence[Task], selected: Sequence[Selected]
+) -> dict[str, Any]:
+    """What ``baselines.json`` of a run keeps: the best harness of each search."""
+    return {
+        "best_random": {
+            task.name: {
+                "choice": one.best._asdict(),
+                "num_tried": len(one.choices),
+                "loss": float(one.losses.min()),
+            }
+            for task, one in zip(tasks, selected, strict=True)
+        }
+    }
+
+
+def read_best_random(run: Path) -> Mapping[str, Choice]:
+    """Task name -> the best harness that a run's random search found; empty where it
+    did not come so far."""
+    path = run / FILE
+    if not path.is_file():
+        return {}
+    found = jsonfile.read_json(path)["best_random"]
+    choices = {task: one["choice"] for task, one in found.items()}
+    return {
+        task: Choice(**{**choice, "exemplars": tuple(choice["exemplars"])})
+        for task, choice in choices.items()
+    }
 
 
 def random_search(

@@ -17,34 +17,32 @@ from metaharness.harness.call_cache import CallCache
 from metaharness.harness.learned import Learned
 from metaharness.harness.slots import Harness
 from metaharness.harness.space import Space, build_space
-from metaharness.model.adapter import FOLDER, adapted_digest, adapted_model
-from metaharness.model.complete import Completer
+from metaharness.model.adapter import FOLDER, adapted_digest
 from metaharness.model.load import Model
 from metaharness.model.lora_file import save_lora
 from metaharness.runlog import provenance, report, table
 from metaharness.runlog.budget import Budget, BudgetCounter
-from metaharness.runlog.report_data import Attribution, Note, Report
+from metaharness.runlog.report_data import Note, Report
 from metaharness.runlog.rundir import RunDirectory, new_path
 from metaharness.runlog.sinks import check_sinks
 from metaharness.runlog.words import headline
 from metaharness.tasks.task import Task
-from metaharness.train.attribution import attribute, seed_choice
-from metaharness.train.baselines import (
-    RANDOM_SEARCH,
-    Selected,
-    episode_items,
-    episode_search,
-    random_search,
-)
-from metaharness.train.compare import Compared, compare, deployed_key, generates
+from metaharness.train.baselines import FILE as BASELINES
+from metaharness.train.baselines import selected_json
 from metaharness.train.config import TrainConfig
 from metaharness.train.config_file import as_data
-from metaharness.train.deploy import probabilities, sampled_choices
+from metaharness.train.deploy import probabilities
 from metaharness.train.diagnosis import theta_note
 from metaharness.train.fitted import Fitted
 from metaharness.train.journal import Journal
 from metaharness.train.label_fit import fit_biases
 from metaharness.train.loop import INTERRUPTED, PHASE, fit
+from metaharness.train.results import (
+    Results,
+    deployed_model,
+    measure_results,
+    writer_of,
+)
 from metaharness.train.resume import data_digests, open_to_resume
 from metaharness.train.retry_guard import settle_retries
 from metaharness.train.summary import build_report
@@ -66,15 +64,6 @@ class Run:
     def table(self) -> Any:
         """The score table, for ``rich.print``."""
         return table.score_table(self.report.scores)
-
-
-@dataclass
-class _Results:
-    """What was measured after training, as far as it came."""
-
-    compared: list[Compared] = dataclasses.field(default_factory=list)
-    attribution: list[Attribution] = dataclasses.field(default_factory=list)
-    notes: list[Note] = dataclasses.field(default_factory=list)
 
 
 def train(
@@ -140,7 +129,7 @@ def train(
                 space,
                 config,
                 fitted,
-                _writer(space, config, fitted),
+                writer_of(deployed_model(space, config, fitted), config),
                 counter=counter,
                 cache=None if config.schedule.trains_weights else calls,
             )
@@ -148,10 +137,9 @@ def train(
             any(policy.constrain for policy in harness.output)
             and fitted.stopped != INTERRUPTED
         ):
-            space, fitted = fit_biases(
-                space, config, fitted, _writer(space, config, fitted), counter=counter
-            )
-    results = _Results([], [], [Note(text, "warning") for text in journal.notes])
+            writer = writer_of(deployed_model(space, config, fitted), config)
+            space, fitted = fit_biases(space, config, fitted, writer, counter=counter)
+    results = Results(notes=[Note(text, "warning") for text in journal.notes])
     learned = learned_harness(space, fitted)
     run.write_json("harness.json", learned.as_json())
     if fitted.state.theta is not None:
@@ -166,9 +154,11 @@ def train(
     interrupted = fitted.stopped == INTERRUPTED
     if not interrupted:
         try:
-            interrupted = not _measure(space, config, fitted, counter, results)
+            interrupted = not measure_results(space, config, fitted, counter, results)
         except KeyboardInterrupt:
             interrupted = True
+    if results.searched:
+        run.write_json(BASELINES, selected_json(tasks, results.searched))
     if interrupted:
         results.notes.append(
             Note(
@@ -216,18 +206,6 @@ def learned_harness(space: Space, fitted: Fitted) -> Learned:
     )
 
 
-def _writer(space: Space, config: TrainConfig, fitted: Fitted) -> Completer:
-    """What writes the answers of the finished run."""
-    model = space.model
-    if fitted.state.theta is not None:
-        model = adapted_model(model, fitted.state.theta, config.lora)
-    return Completer(
-        model,
-        tokens_at_once=config.episodes.tokens_at_once,
-        implementation=space.implementation,
-    )
-
-
 def print_run(run: Run, console: Console | None = None) -> None:
     """The score table, what was learned in words, and where the report lies."""
     console = console or table.wide_console()
@@ -242,124 +220,6 @@ def print_run(run: Run, console: Console | None = None) -> None:
         style = "yellow" if note.kind == "warning" else "dim"
         console.print(note.text, style=style, markup=False)
     console.print(f"\nreport: {run.directory / 'report.html'}", soft_wrap=True)
-
-
-def _measure(
-    space: Space,
-    config: TrainConfig,
-    fitted: Fitted,
-    counter: BudgetCounter,
-    results: _Results,
-) -> bool:
-    """Comparison and attribution, into ``results``; False when Ctrl-C cut it short.
-
-    Where weights were trained, every harness of the comparison reads the trained ones,
-    so that it compares harnesses; what the weights bring is the attribution's.
-    """
-    theta = fitted.state.theta
-    deployed, adapted = space, None
-    if theta is not None:
-        model = adapted_model(space.model, theta, config.lora)
-        deployed, adapted = dataclasses.replace(space, model=model), model.decoder
-        results.notes.append(
-            Note(
-                "Every row of the score table reads the trained weights; what the "
-                "weights brought is under “What brought the gain”.",
-                "info",
-            )
-        )
-    whole = _compare(deployed, config, fitted, counter, results)
-    if whole and (theta is not None or space.harness.policy_slots):
-        results.attribution += attribute(
-            space,
-            adapted,
-            seed_choices=[seed_choice(space, i) for i in range(space.num_tasks)],
-            learned=fitted.choices(space),
-            config=config.evaluation,
-            seed=config.seed,
-            counter=counter,
-            quiet=config.quiet,
-        )
-    return whole
-
-
-def _compare(
-    space: Space,
-    config: TrainConfig,
-    fitted: Fitted,
-    counter: BudgetCounter,
-    results: _Results,
-) -> bool:
-    """Random search at the tokens of training, then all methods on test items."""
-    notes = results.notes
-    spent = counter.counts(PHASE)
-    tried: list[Selected]
-    num_items = config.evaluation.validation_items
-    if space.harness.policy_slots:
-        num_items = episode_items(config)
-        tried = episode_search(
-            space,
-            config,
-            Completer(space.model, implementation=space.implementation),
-            max_tokens=max(spent.token_passes, 1),
-            counter=counter,
-            cache=None,
-        )
-    else:
-        tried = random_search(
-            space,
-            items=config.evaluation.validation_items,
-            num_packs=config.evaluation.validation_packs,
-            pack_width=config.search.pack_width,
-            max_tokens=max(spent.token_passes, 1),
-            chunk=config.search.chunk,
-            seed=config.seed,
-            counter=counter,
-            quiet=config.quiet,
-        )
-    numbers = sorted({len(one.choices) for one in tried})
-    numbers = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
-    notes.append(
-        Note(
-            f"Best random harness: the best of {numbers} a task on "
-            f"up to {num_items} validation items, for "
-            f"{counter.counts(RANDOM_SEARCH).token_passes:,} tokens; training used "
-            f"{spent.token_passes:,} ({spent.token_forwards:,} forward, "
-            f"{spent.backward_tokens:,} backward).",
-            "info",
-        )
-    )
-    evaluation = config.evaluation
-    long = [
-        task.name
-        for task in space.tasks
-        if evaluation.generate and task.scorer and not generates(evaluation, task)
-    ]
-    if long:
-        notes.append(
-            Note(
-                f"No exact match for {', '.join(long)}: answers may take more than "
-                f"{evaluation.generate_tokens} tokens; to have them written, raise "
-                "evaluation.generate_tokens.",
-                "info",
-            )
-        )
-    results.compared = compare(
-        space,
-        evaluation,
-        learned=fitted.choices(space),
-        sampled=sampled_choices(
-            space,
-            fitted.state,
-            config.evaluation.sampled_harnesses,
-            deployed_key(config.seed),
-        ),
-        best_random=tried,
-        seed=config.seed,
-        counter=counter,
-        quiet=config.quiet,
-    )
-    return len(results.compared) == space.num_tasks
 
 
 def check_names(tasks: Sequence[Task]) -> None:

@@ -108,7 +108,7 @@ def main(folder: str, *options: str) -> None:
     if "--kill" in options:
         kind, number = options[options.index("--kill") + 1].split(":")
         arm(kind, float(number))
-    run_module._measure = lambda *_: True
+    run_module.measure_results = lambda *_: True
     tasks = make_tasks()
     slot = Exemplars.from_tasks(tasks, pool=4, k=2, share_right=0.5)
     harness = Harness(slot, Templates(TEMPLATES[:2]))

@@ -13,7 +13,7 @@ from metaharness.errors import HarnessError, InputError, RunError
 from metaharness.harness.learned import load_learned
 from metaharness.harness.slots import Choice
 from metaharness.runlog.report_data import METHODS
-from metaharness.train import loop
+from metaharness.train import loop, results
 from metaharness.train import run as module
 from metaharness.train.baselines import Selected
 from metaharness.train.checkpoint import Checkpoints
@@ -30,6 +30,7 @@ FILES = {
     "report.json",
     "report.html",
 }
+MEASURED = {"baselines.json"}
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def finished(start, tmp_path_factory):
 
 def test_a_run_directory_has_every_file(finished, ran):
     assert not finished.interrupted
-    assert {path.name for path in finished.directory.iterdir()} == FILES
+    assert {path.name for path in finished.directory.iterdir()} == FILES | MEASURED
     rows = (finished.directory / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(row) for row in rows] == ran.first.trace
     settings = json.loads((finished.directory / "config.json").read_text())
@@ -146,7 +147,7 @@ def test_ctrl_c_in_the_search_saves_what_was_learned(
 def skip_random_search(monkeypatch):
     one = Choice((0, 1), 0)
     found = [Selected([one], np.array([1.0]), one)] * 2
-    monkeypatch.setattr(module, "random_search", lambda *_, **__: found)
+    monkeypatch.setattr(results, "random_search", lambda *_, **__: found)
 
 
 @pytest.mark.parametrize("where", ["random_search", "compare"])
@@ -157,7 +158,7 @@ def test_ctrl_c_after_the_search_keeps_the_search(
         raise KeyboardInterrupt
 
     skip_random_search(monkeypatch)
-    monkeypatch.setattr(module, where, interrupted)
+    monkeypatch.setattr(results, where, interrupted)
     run = start(tmp_path / "run")
     assert run.interrupted and not run.report.scores
     assert load_learned(run.directory) == finished.harness
@@ -166,7 +167,7 @@ def test_ctrl_c_after_the_search_keeps_the_search(
 
 def test_a_budget_of_tokens_is_that_of_training(start, tmp_path, space, monkeypatch):
     skip_random_search(monkeypatch)
-    monkeypatch.setattr(module, "compare", lambda *_, **__: [])
+    monkeypatch.setattr(results, "compare", lambda *_, **__: [])
     run = start(tmp_path / "run", max_tokens=space.pool_tokens + 1)
     assert len((run.directory / "metrics.jsonl").read_text().splitlines()) == 1
     assert any("stopped early: train: " in note.text for note in run.report.notes)
