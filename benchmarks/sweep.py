@@ -13,7 +13,8 @@ each cell. Several processes may share DIR, each with cells of its own (``--only
 Methods: zero_shot is the bare question (no exemplars, instruction or policies; every
 tool where only calls can be graded), default the first candidate of every slot of the
 task's harness file, random the mean over harnesses drawn from its pools, learned the
-likeliest harness (and the weights) that a training leaves.
+likeliest harness (and the weights) that a training leaves, beside the best harness that
+random search found for as many tokens.
 """
 
 import fnmatch

@@ -13,9 +13,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks.sweep_grid import Cell
+from benchmarks.sweep_result import over, summary
 from metaharness import keys
 from metaharness.errors import InputError
 from metaharness.harness.file import load_harness_file
@@ -32,15 +31,15 @@ from metaharness.runlog.report_data import from_json
 from metaharness.tasks.registry import load_task
 from metaharness.tasks.task import Task
 from metaharness.train.attribution import seed_choice
-from metaharness.train.compare import MODE, RANDOM, ZERO_SHOT
+from metaharness.train.baselines import read_best_random
+from metaharness.train.compare import BEST_RANDOM, MODE, RANDOM, ZERO_SHOT
 from metaharness.train.evaluate import (
     DEFAULT,
-    Evaluation,
     Plan,
     bare_harness,
     run_evaluation,
 )
-from metaharness.train.evaluate_run import EvaluationRun
+from metaharness.train.evaluate_run import EvaluationRun, prompts, reached
 from metaharness.train.loop import PHASE
 from metaharness.train.resume import data_digests
 from metaharness.train.run import train
@@ -136,13 +135,16 @@ def _run(
 ) -> dict[str, Any]:
     task, model = loader.task(cell), loader.model(cell)
     items = task.splits()[cell.settings.split][: cell.settings.limit]
-    kind, spent = cell.method.kind, {}
+    kind, spent, beside = cell.method.kind, {}, {}
     if kind == "learned":
         run = _trained(cell, folder / "train", task, model, state, quiet)
         jsonfile.write_json(folder / FILE, state)
         spent = _training_counts(run)
         learned = load_learned(run)
         harness, choices = learned.harness, [learned.choice(task.name)]
+        # by the training's random search, for as many tokens
+        searched = read_best_random(run).get(task.name)
+        beside = {BEST_RANDOM: [searched]} if searched else {}
         if has_adapter(run):
             model = with_adapter(model, run)
     elif kind == "zero_shot":
@@ -157,7 +159,8 @@ def _run(
             cell.seed, stage="test", step=0, purpose="random_harness"
         )
         choices = harness.random_choices(cell.method.num, 0, 1, rng)
-    plan = Plan(space, items, {_METHODS[kind]: choices})
+    method = _METHODS[kind]
+    plan = Plan(space, items, {method: choices, **beside})
     settings = cell.settings
     with EvaluationRun(
         folder / "evaluate", cell.identity(), data_digests(model, [task], harness)
@@ -173,7 +176,23 @@ def _run(
             quiet=quiet,
         )
         evaluation.write([plan], result)
-    return jsonfile.json_safe({**summary(result), **spent})
+    asked = {
+        one["method"]: {key: one[key] for key in ("text", "policies")}
+        for one in prompts([plan])
+    }
+    found = {
+        **summary(result, method),
+        "reached": next(iter(reached(result.compared[0]).values()), {}),
+        "prompt": asked[method],
+        "max_new_tokens": task.max_new_tokens,
+        "stop": list(task.stop),
+        **spent,
+    }
+    if beside:
+        found[BEST_RANDOM] = summary(result, BEST_RANDOM)
+        found[BEST_RANDOM]["prompt"] = asked[BEST_RANDOM]
+        found["over_best_random"] = over(result, method, BEST_RANDOM, cell.seed)
+    return jsonfile.json_safe(found)
 
 
 def _harness(cell: Cell, task: Task, model: Model) -> Harness:
@@ -235,39 +254,4 @@ def _training_counts(run: Path) -> dict[str, Any]:
         "training_calls": counts.lm_calls,
         "training_tokens": counts.token_passes,
         "training_seconds": counts.seconds,
-    }
-
-
-def summary(result: Evaluation) -> dict[str, Any]:
-    """What a cell's row shows, of an evaluation of one task and method.
-
-    measure: "exact match" (share of items), "reward" (in [0, 1]) or, where nothing
-    grades, "nats" of the gold answer; score: its mean with a 95% interval; sd: of the
-    harnesses' means, None for one; calls, tokens: of all episodes, also of those that
-    an earlier session ran.
-    """
-    (row,), (compared,) = result.scores, result.compared
-    (places,) = compared.members.values()
-    measure, score, sd = "nats", row.loss, row.spread
-    calls, tokens = result.counts.lm_calls, result.counts.token_forwards
-    if compared.grades is not None:
-        exact = row.exact_match is not None
-        measure = "exact match" if exact else "reward"
-        score = row.exact_match if exact else row.reward
-        means = compared.scores.reward[places][:, compared.answered].mean(axis=1)
-        sd = float(np.std(means, ddof=1)) if len(means) > 1 else None
-        traces = [t for h in places for own in compared.grades.traces[h] for t in own]
-        calls = sum(len(trace.steps) for trace in traces)
-        tokens = sum(trace.tokens for trace in traces)
-    num_samples = 1 if compared.grades is None else len(compared.grades.traces[0][0])
-    return {
-        "measure": measure,
-        "score": score,
-        "loss": row.loss,
-        "sd": sd,
-        "num_harnesses": len(places),
-        "num_items": row.num_items,
-        "num_episodes": len(places) * row.num_items * num_samples,
-        "calls": calls,
-        "tokens": tokens,
     }

@@ -6,13 +6,15 @@ from typing import Any
 
 from benchmarks.sweep_cell import DONE, FAILED
 from benchmarks.sweep_grid import Cell
-from experiments.markdown import table_lines
+from experiments.markdown import signed_interval, table_lines
 from metaharness.runlog import jsonfile
+from metaharness.train.compare import BEST_RANDOM
 
 HEAD = (
     "model", "task", "method", "seed", "score (95% interval)", "measure",
     "sd over harnesses", "items", "harnesses", "calls an episode",
-    "tokens an episode", "training tokens", "seconds",
+    "tokens an episode", "training tokens", "best random at equal tokens",
+    "over best random", "seconds",
 )  # fmt: skip
 
 
@@ -68,6 +70,7 @@ def _row(cell: Cell, state: Mapping[str, Any]) -> list[str]:
     result = state["result"]
     episodes = result["num_episodes"]
     training = result.get("training_tokens")
+    searched, over = result.get(BEST_RANDOM), result.get("over_best_random")
     return [
         *first,
         score_text(result),
@@ -78,6 +81,8 @@ def _row(cell: Cell, state: Mapping[str, Any]) -> list[str]:
         f"{result['calls'] / episodes:.2f}",
         f"{result['tokens'] / episodes:,.0f}",
         "" if training is None else f"{training:,}",
+        score_text(searched) if searched else "",
+        signed_interval(over) if over else "",
         f"{state['seconds']:.0f}",
     ]
 

@@ -96,21 +96,7 @@ class EvaluationRun:
                 "pass_at_k": {one.task: passes(one) for one in result.compared},
                 "counts": json_safe(result.counts),
                 "stopped": result.stopped,
-                "prompts": [
-                    {
-                        "task": plan.task.name,
-                        "method": method,
-                        "item": plan.items[0].uid,
-                        "text": plan.space.prompt_text(choices[0], plan.items[0]),
-                        "max_new_tokens": plan.task.max_new_tokens,
-                        "stop": list(plan.task.stop),
-                        "policies": json_safe(
-                            plan.space.harness.policies(choices[0])._asdict()
-                        ),
-                    }
-                    for plan in plans
-                    for method, choices in plan.methods.items()
-                ],
+                "prompts": prompts(plans),
             },
         )
 
@@ -119,6 +105,23 @@ class EvaluationRun:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+
+def prompts(plans: Sequence[Plan]) -> list[dict[str, Any]]:
+    """What each method's first harness asks of the first item, and its policies."""
+    return [
+        {
+            "task": plan.task.name,
+            "method": method,
+            "item": plan.items[0].uid,
+            "text": plan.space.prompt_text(choices[0], plan.items[0]),
+            "max_new_tokens": plan.task.max_new_tokens,
+            "stop": list(plan.task.stop),
+            "policies": json_safe(plan.space.harness.policies(choices[0])._asdict()),
+        }
+        for plan in plans
+        for method, choices in plan.methods.items()
+    ]
 
 
 def reached(compared: Compared) -> dict[str, dict[str, int]]:

@@ -12,6 +12,7 @@ from benchmarks import sweep, sweep_cell, sweep_grid
 from benchmarks.sweep import Sweep, main
 from benchmarks.sweep_grid import read_grid
 from metaharness.errors import InputError
+from metaharness.train.baselines import read_best_random
 from metaharness.train.evaluate_run import EvaluationRun
 
 DATA = Path(__file__).parents[1] / "data"
@@ -138,6 +139,8 @@ def test_every_cell_has_a_row_and_its_runs_files(swept):
         assert (result["sd"] is None) == (num == 1)
         assert result["tokens"] > 0 and cell["seconds"] > 0
         assert len(episodes(swept.out, name)) == 3 * num
+        assert sum(result["reached"].values()) == 3 * num
+        assert result["prompt"]["policies"]["retry"]["attempts"] == 1
         scores = json.loads(
             (swept.out / cell["run"] / "evaluate/scores.json").read_text()
         )
@@ -279,7 +282,21 @@ def test_a_learned_cell_is_trained_once_and_evaluated(grid_in, tmp_path, monkeyp
     cell = results(out)[1]["tiny/first/learned/seed-0"]
     assert cell["result"]["training_tokens"] > 0 and cell["result"]["num_items"] == 3
     scores = json.loads((out / cell["run"] / "evaluate/scores.json").read_text())
-    assert [row["method"] for row in scores["scores"]] == ["mode"]
+    assert [row["method"] for row in scores["scores"]] == ["mode", "best_random"]
+    run = out / cell["run"] / "train"
+    (searched,) = json.loads((run / "baselines.json").read_text())[
+        "best_random"
+    ].values()
+    (choice,) = read_best_random(run).values()
+    assert choice._asdict() == {
+        **searched["choice"],
+        "exemplars": tuple(searched["choice"]["exemplars"]),
+    }
+    own, other = cell["result"], cell["result"]["best_random"]
+    assert own["prompt"]["text"] and other["num_episodes"] == own["num_episodes"] == 3
+    gap = own["score"]["mean"] - other["score"]["mean"]
+    assert own["over_best_random"]["mean"] == pytest.approx(gap)
+    assert " at equal tokens " in (out / "table.md").read_text()
 
 
 @pytest.mark.parametrize(
