@@ -25,64 +25,84 @@ class Written(NamedTuple):
 @dataclass(frozen=True)
 class Protocol:
     """describe: the tools as the model reads them, with how to call one; read: what a
-    text holds; stops: texts after which a call is complete, so that writing ends."""
+    text holds; opening, stop: texts around a call, "" for none. Writing ends at stop.
+    """
 
     describe: Callable[[Sequence[ToolSpec]], str]
     read: Callable[[str], Written]
-    stops: tuple[str, ...]
+    opening: str = ""
+    stop: str = ""
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if self.stop else ()
+
+    def closing(self, text: str) -> str:
+        """The stop that ended the call in a text and was left out of it, or ""."""
+        return self.stop if self.opening in text and self.stop not in text else ""
 
 
 REPLY = "Result: "
 """What stands before a tool's reply."""
 
 _TAG = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_WHOLE = re.compile(
+    r"\s*(?:```(?:json|tool)?[ \t]*\n(?P<fenced>.*?)(?:```|\Z)|(?P<bare>\{.*\}))\s*",
+    re.DOTALL,
+)
 _FENCED = re.compile(r"```(?:json|tool)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _LINE = re.compile(r"(?m)^[ \t]*Call[ \t]*:[ \t]*(.*)$")
+_CONSTANTS = {"True": True, "False": False, "None": None}
 _CALL = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*)[ \t]*\((.*)\)[ \t]*\Z", re.DOTALL)
 
 
-def _signatures(specs: Sequence[ToolSpec]) -> str:
-    """The tools as JSON, one a line."""
-    return "\n".join(
-        json.dumps(
-            {
-                "name": spec.name,
-                "description": spec.description,
-                "parameters": dict(spec.parameters),
-            },
-            ensure_ascii=False,
-        )
-        for spec in specs
-    )
+_ANSWER = "When no call is needed, write the answer without one."
+
+
+def _signature(spec: ToolSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "description": spec.description,
+        "parameters": dict(spec.parameters),
+    }
+
+
+def _lines(values: Sequence[Any]) -> str:
+    """JSON, one value a line."""
+    return "\n".join(json.dumps(value, ensure_ascii=False) for value in values)
 
 
 def _describe_tags(specs: Sequence[ToolSpec]) -> str:
+    tools = [{"type": "function", "function": _signature(spec)} for spec in specs]
     return (
-        f"You can use these tools:\n<tools>\n{_signatures(specs)}\n</tools>\n"
-        "To call one, write\n"
-        '<tool_call>{"name": "...", "arguments": {...}}</tool_call>\n'
-        "and wait for its result. When you know the answer, write it without a call."
+        "You can call these functions; their signatures stand within <tools></tools>:\n"
+        f"<tools>\n{_lines(tools)}\n</tools>\n"
+        "For each call, write a JSON object with the function's name and its arguments "
+        "within <tool_call></tool_call>, and wait for its result:\n"
+        '<tool_call>\n{"name": <function name>, "arguments": <JSON object of '
+        f"arguments>}}\n</tool_call>\n{_ANSWER}"
     )
 
 
 def _describe_fenced(specs: Sequence[ToolSpec]) -> str:
     return (
-        f"You can use these tools:\n{_signatures(specs)}\n"
+        f"You can use these tools:\n{_lines([_signature(spec) for spec in specs])}\n"
         'To call one, write\n```json\n{"name": "...", "arguments": {...}}\n```\n'
-        "and wait for its result. When you know the answer, write it without a call."
+        f"and wait for its result. {_ANSWER}"
     )
 
 
 def _describe_lines(specs: Sequence[ToolSpec]) -> str:
     lines = [
-        f"- {spec.name}({', '.join(spec.arguments)}): {spec.description}"
+        f"- {spec.name}({', '.join(f'{name}=...' for name in spec.arguments)}): "
+        f"{spec.description}"
         for spec in specs
     ]
     return (
         "You can use these tools:\n"
         + "\n".join(lines)
-        + '\nTo call one, write a line such as\nCall: name(argument="value")\n'
-        "and wait for its result. When you know the answer, write it without a call."
+        + '\nTo call one, write a line such as\nCall: name(argument="value", other=3)\n'
+        f"and wait for its result. {_ANSWER}"
     )
 
 
@@ -95,6 +115,8 @@ def _from_json(source: str) -> ToolCall | str:
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return 'a call must be an object with "name" and "arguments"'
     arguments = value.get("arguments", value.get("parameters", {}))
+    if "description" in value and "arguments" not in value:
+        return "a call must give arguments, not repeat the signature"
     if not isinstance(arguments, dict):
         return '"arguments" must be an object'
     return ToolCall(value["name"], arguments)
@@ -110,19 +132,31 @@ def _collect(found: Sequence[ToolCall | str]) -> Written:
 
 
 def _read_tags(text: str) -> Written:
+    if "<tool_call>" not in text:
+        return _read_whole(text)
     return _collect([_from_json(source) for source in _TAG.findall(text)])
 
 
+def _read_whole(text: str) -> Written:
+    """A text that is one JSON object and nothing else, fenced or not: many models leave
+    the tags out."""
+    match = _WHOLE.fullmatch(text)
+    source = match and (match["fenced"] or match["bare"])
+    return _collect([_from_json(source)] if source and _meant(source) else [])
+
+
+def _meant(source: str) -> bool:
+    """Whether JSON that stands where no call must is meant as one: it names what it
+    calls."""
+    return '"name"' in source and ('"arguments"' in source or '"parameters"' in source)
+
+
 def _read_fenced(text: str) -> Written:
-    """Fenced JSON objects that have a "name" and nothing that a call has not."""
-    found: list[ToolCall | str] = []
-    for source in _FENCED.findall(text):
-        call = _from_json(source)
-        if not isinstance(call, str):
-            found.append(call)
-        elif '"name"' in source and '"arguments"' in source:
-            found.append(call)
-    return _collect(found)
+    """Fenced JSON objects that are meant as calls."""
+    blocks = _FENCED.findall(text)
+    if not blocks:
+        return _read_whole(text)
+    return _collect([_from_json(source) for source in blocks if _meant(source)])
 
 
 def _read_lines(text: str) -> Written:
@@ -163,7 +197,9 @@ def _split(text: str) -> list[str]:
 
 
 def _value(source: str) -> Any:
-    """A JSON value, a text in single quotes, or the text as it stands."""
+    """A JSON value, a constant of Python, a text in single quotes, or just the text."""
+    if source in _CONSTANTS:
+        return _CONSTANTS[source]
     try:
         return json.loads(source)
     except (ValueError, RecursionError):
@@ -174,9 +210,10 @@ def _value(source: str) -> Any:
 
 
 PROTOCOLS: dict[str, Protocol] = {
-    "tags": Protocol(_describe_tags, _read_tags, ("</tool_call>",)),
-    "fenced": Protocol(_describe_fenced, _read_fenced, ()),
-    "lines": Protocol(_describe_lines, _read_lines, ()),
+    "tags": Protocol(_describe_tags, _read_tags, "<tool_call>", "</tool_call>"),
+    "fenced": Protocol(_describe_fenced, _read_fenced),
+    "lines": Protocol(_describe_lines, _read_lines),
 }
 """tags: JSON between <tool_call> and </tool_call>, as Qwen's chat template has it;
-fenced: JSON in a fenced block; lines: ``Call: name(argument="value")``."""
+fenced: JSON in a fenced block; lines: ``Call: name(argument="value")``. A text that is
+one JSON object and nothing else is a call in the first two."""

@@ -182,7 +182,7 @@ class Episode:
             return
         said = self._policies.context.shorten(step.text)
         self._exchanges.append(
-            Exchange(said + self._closing(step.text), _join(replies))
+            Exchange(said + self._protocol.closing(step.text), _join(replies))
         )
         self._ask()
 
@@ -203,10 +203,6 @@ class Episode:
             hidden = self._policies.tools.on_error == "hide"
             text = "the call failed" if hidden else f"Error: {text}"
         return self._policies.context.show_result(text)
-
-    def _closing(self, text: str) -> str:
-        """The stop text that ended a call, which the written text lacks."""
-        return next((s for s in self._protocol.stops if s not in text), "")
 
     def _conclude(self, step: Step) -> None:
         """The text is an answer, or should have been one."""

@@ -225,6 +225,18 @@ def test_a_tool_is_called_and_its_result_is_read():
     assert CALL + "</tool_call>" in seen[1]
 
 
+def test_a_call_without_tags_is_kept_as_it_was_written():
+    seen, bare = [], CALL.removeprefix("<tool_call>")
+
+    def text_of(text, rng):
+        seen.append(text)
+        return after_call(bare)(text, rng)
+
+    trace = one(text_of, task=TOOLED, tools=ToolPolicy("t"))
+    assert trace.reached == Reached.RIGHT and trace.tool_calls == 1
+    assert bare in seen[1] and bare + "</tool_call>" not in seen[1]
+
+
 @pytest.mark.parametrize(
     ("call", "policy", "reached", "shown"),
     [
