@@ -44,7 +44,7 @@ def run_episodes(
     *,
     counter: BudgetCounter,
     cache: CallCache | None = None,
-    at_once: int = 512,
+    at_once: int = 2048,
     on_finish: Callable[[int, Trace], None] | None = None,
 ) -> Finished:
     """Run every job; at most ``at_once`` are open at the same time.

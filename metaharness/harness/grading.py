@@ -72,7 +72,7 @@ def grade_harnesses(
     sampling: Sampling = Sampling(),  # noqa: B008 - immutable
     cache: CallCache | None = None,
     done: Done | None = None,
-    at_once: int = 512,
+    at_once: int = 2048,
     on_finish: Callable[[Trace], None] | None = None,
 ) -> Grades:
     """Run an episode of every harness on every item, those in ``done`` excepted.
@@ -131,7 +131,7 @@ def score_by_episodes(
     writer: Writer,
     *,
     counter: BudgetCounter,
-    at_once: int = 512,
+    at_once: int = 2048,
     harnesses_at_once: int = 2,
     cache: CallCache | None = None,
     on_progress: Callable[[int, int], None] | None = None,

@@ -1,29 +1,22 @@
 """Many texts at once: requests sorted into few jitted batches of a few shapes.
 
-Rows that share a prefix share one encoding of it. Shapes are rounded up, so that a
-handful of them is compiled whatever the requests are.
+Rows that share a prefix share one encoding of it. Shapes are rounded up and used again,
+so that a handful of them is compiled whatever the requests are.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from metaharness.errors import InputError
 from metaharness.keys import row_keys
-from metaharness.model.batching import Block, plan_blocks, prompt_arrays
-from metaharness.model.decoder import Decoder
-from metaharness.model.generate import (
-    Decoding,
-    Prompted,
-    answer_nats,
-    make_advance,
-    read_questions,
-    start_decoding,
-)
+from metaharness.model.batching import Block, Shapes, plan_blocks, prompt_arrays
 from metaharness.model.load import Model
-from metaharness.model.prefix import Prefix, encode_prefix
 from metaharness.model.request import Batch, Completion, Request
+from metaharness.model.writing import jitted_advance, jitted_options, jitted_start
 
 _SEGMENT = 32  # tokens written between two looks for stop texts
 
@@ -51,6 +44,7 @@ class Completer:
         self._model = model
         self._rows, self._tokens = rows_at_once, tokens_at_once
         self._implementation = implementation
+        self._written, self._chosen = Shapes(), Shapes()
 
     @property
     def digest(self) -> str:
@@ -60,12 +54,51 @@ class Completer:
         return f"{self._model.digest} {kind} {self._implementation} {platform}"
 
     def batches(self, requests: Sequence[Request]) -> Iterator[Batch]:
-        """Complete every request, batch by batch."""
+        """Complete every request, batch by batch.
+
+        A batch that does not fit into the device's memory is halved, and so are those
+        after it. Raises InputError where a single request does not fit.
+        """
         written = [i for i, request in enumerate(requests) if not request.options]
         chosen = [i for i, request in enumerate(requests) if request.options]
-        for run, places in ((self._write, written), (self._choose, chosen)):
-            for block in plan_blocks(requests, places, self._rows, self._tokens):
-                yield run(block, requests)
+        yield from self._run(self._write, requests, written, self._written)
+        yield from self._run(self._choose, requests, chosen, self._chosen)
+
+    def _run(
+        self,
+        run: Callable[[Block, Sequence[Request]], Batch],
+        requests: Sequence[Request],
+        places: Sequence[int],
+        shapes: Shapes,
+    ) -> Iterator[Batch]:
+        blocks = plan_blocks(requests, places, self._rows, self._tokens)
+        for block in shapes.settle(blocks, self._tokens):
+            try:
+                batch = run(block, requests)
+            except jax.errors.JaxRuntimeError as error:
+                if "RESOURCE_EXHAUSTED" not in str(error):
+                    raise
+                self._halve(block)
+            else:
+                yield batch
+                continue
+            yield from self._run(run, requests, block.places, shapes)
+
+    def _halve(self, block: Block) -> None:
+        """Plan smaller batches than one that did not fit. Raises InputError."""
+        if len(block.places) == 1:
+            raise InputError(
+                "memory: expected room on the device for one text of "
+                f"{block.num_slots:,} tokens, got too little; load the model in "
+                "bfloat16, take a smaller one, or end what else uses the device"
+            )
+        self._tokens = min(self._tokens, block.num_slots // 2)
+        warnings.warn(
+            f"a batch of {block.num_slots:,} tokens did not fit into the device's "
+            f"memory; from here on they have at most {self._tokens:,}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
     def __call__(self, requests: Sequence[Request]) -> list[Completion]:
         """Complete every request, in their order."""
@@ -77,11 +110,11 @@ class Completer:
     def _write(self, block: Block, requests: Sequence[Request]) -> Batch:
         asked = block.padded(requests)
         decoder, room = self._model.decoder, block.room
-        start = _jitted_start(room, self._implementation)
+        start = jitted_start(room, self._implementation)
         prefix, prompted, decoding = start(decoder, *prompt_arrays(block, asked))
         heat = np.array([[r.temperature for r in g] for g in asked], np.float32)
         keys = row_keys(np.array([[r.seed for r in g] for g in asked]))
-        advance = _jitted_advance(self._model.tokenizer.eos_ids, not heat.any())
+        advance = jitted_advance(self._model.tokenizer.eos_ids, not heat.any())
         stops = any(r.stops for g in asked for r in g)
         over = np.ones(heat.shape, bool)
         for row, group in zip(over, block.groups, strict=False):
@@ -114,7 +147,7 @@ class Completer:
     def _choose(self, block: Block, requests: Sequence[Request]) -> Batch:
         asked = block.padded(requests)
         most = max(len(r.options) for g in asked for r in g)
-        score = _jitted_options(block.room, self._implementation)
+        score = jitted_options(block.room, self._implementation)
         options = np.zeros((block.num_groups, block.num_rows, most, block.room), int)
         lengths = np.zeros(options.shape[:3], int)
         for g, group in enumerate(asked):
@@ -170,70 +203,3 @@ def _places(text: str, stops: Sequence[str]) -> list[int]:
 
 def _holds(text: str, stops: Sequence[str]) -> bool:
     return any(stop in text for stop in stops)
-
-
-_COMPILED: dict[tuple, Callable] = {}
-
-
-def _reader(room: int, implementation: str) -> Callable[..., tuple[Prefix, Prompted]]:
-    """Reads prompts as ``prompt_arrays`` gives them; ``room`` slots are kept."""
-
-    def read(decoder, prefix, prefix_len, questions, lengths):
-        encoded = encode_prefix(
-            decoder, prefix, prefix_len, implementation=implementation
-        )
-        prompted = read_questions(
-            decoder,
-            encoded,
-            questions,
-            lengths,
-            num_new=room,
-            implementation=implementation,
-        )
-        return encoded, prompted
-
-    return read
-
-
-def _jitted_start(room: int, implementation: str) -> Callable:
-    read = _reader(room, implementation)
-
-    def start(
-        decoder: Decoder, prefix, prefix_len, questions, lengths
-    ) -> tuple[Prefix, Prompted, Decoding]:
-        encoded, prompted = read(decoder, prefix, prefix_len, questions, lengths)
-        decoding = start_decoding(prompted, room)
-        return encoded, prompted._replace(cache=None, last=None), decoding
-
-    return _once(("start", room, implementation), lambda: jax.jit(start))
-
-
-def _jitted_options(room: int, implementation: str) -> Callable:
-    read = _reader(room, implementation)
-
-    def score(decoder, prefix, prefix_len, questions, lengths, options, option_len):
-        encoded, prompted = read(decoder, prefix, prefix_len, questions, lengths)
-
-        def one(option):
-            return answer_nats(decoder, encoded, prompted, *option)
-
-        by_option = (jnp.moveaxis(options, 2, 0), jnp.moveaxis(option_len, 2, 0))
-        return jnp.moveaxis(jax.lax.map(one, by_option), 0, 2)
-
-    return _once(("options", room, implementation), lambda: jax.jit(score))
-
-
-def _jitted_advance(stop_ids: tuple[int, ...], greedy: bool) -> Callable:
-    return _once(
-        ("advance", stop_ids, greedy),
-        lambda: jax.jit(
-            make_advance(stop_ids=stop_ids, greedy=greedy), donate_argnums=3
-        ),
-    )
-
-
-def _once(name: tuple, make: Callable[[], Callable]) -> Callable:
-    """The jitted function of this name, made the first time."""
-    if name not in _COMPILED:
-        _COMPILED[name] = make()
-    return _COMPILED[name]

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 from tiny_space import make_model, plain_log_probs, plain_nats
 
+from metaharness.errors import InputError
+from metaharness.model.batching import Block, Shapes
 from metaharness.model.complete import Completer
 from metaharness.model.generate import make_decode, read_questions
 from metaharness.model.prefix import encode_prefix
 from metaharness.model.request import Request
+from metaharness.model.writing import jitted_start
 
 MODEL = make_model()
 
@@ -104,14 +107,91 @@ def test_cost_counts_a_shared_prefix_once():
 
 
 def test_few_shapes_are_compiled():
-    from metaharness.model import complete
-
     completer = Completer(MODEL)
     completer(make_requests())
-    start = complete._jitted_start(12, "xla")
+    start = jitted_start(12, "xla")
     sizes = start._cache_size()
     completer([r._replace(question=r.question[::-1]) for r in make_requests()[1:]])
     assert start._cache_size() == sizes
+
+
+def test_a_smaller_block_takes_a_shape_that_was_compiled():
+    def block(groups, rows, prefix, question, room=12):
+        return Block([[0] * rows] * groups, groups, rows, prefix, question, room)
+
+    shapes = Shapes()
+
+    def settled(*sizes):
+        (one,) = shapes.settle([block(*sizes)], tokens=500)
+        assert one.groups == block(*sizes).groups
+        return one[1:]
+
+    assert settled(4, 2, 16, 16) == (4, 2, 16, 16, 12)  # 288 tokens
+    assert settled(2, 2, 16, 12) == (4, 2, 16, 16, 12)  # 128
+    assert settled(1, 1, 16, 16) == (1, 1, 16, 16, 12)  # 44: it would be 6 times more
+    assert settled(2, 1, 16, 16) == (2, 1, 16, 16, 12)  # 88: 3.3 times
+    assert settled(1, 1, 12, 16) == (1, 1, 16, 16, 12)  # the smaller of two that hold
+    assert settled(4, 2, 24, 16) == (4, 2, 24, 16, 12)  # wider than any
+    assert settled(2, 2, 16, 12, 8) == (2, 2, 16, 12, 8)  # another room
+    assert settled(8, 4, 16, 16) == settled(8, 4, 16, 16)  # 1,024: above the limit
+    assert settled(8, 3, 16, 16) == (8, 3, 16, 16, 12)  # no padding beyond it
+
+
+def test_texts_do_not_depend_on_what_was_compiled_before():
+    requests = make_requests()
+    fresh = [Completer(MODEL)([request])[0] for request in requests]
+    used = Completer(MODEL)
+    used([r._replace(question=r.question * 2) for r in requests])
+    again = [used([request])[0] for request in requests]
+    assert [one.text for one in again] == [one.text for one in fresh]
+    for one, other in zip(again, fresh, strict=True):
+        assert one.nats == pytest.approx(other.nats, rel=1e-5)
+
+
+def short_of_memory(completer, monkeypatch, most):
+    """Lets blocks of more than ``most`` tokens fail as a full device does."""
+    write, sizes = completer._write, []
+
+    def full(block, requests):
+        sizes.append(block.num_slots)
+        if block.num_slots > most:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+        return write(block, requests)
+
+    monkeypatch.setattr(completer, "_write", full)
+    return sizes
+
+
+def test_a_batch_that_does_not_fit_is_halved(monkeypatch):
+    requests = make_requests()
+    expected = Completer(MODEL)(requests)
+    completer = Completer(MODEL)
+    sizes = short_of_memory(completer, monkeypatch, 150)
+    with pytest.warns(RuntimeWarning, match="did not fit into the device's memory"):
+        found = completer(requests)
+    assert [one.text for one in found] == [one.text for one in expected]
+    assert max(sizes) > 150
+    sizes.clear()
+    completer(requests)
+    assert max(sizes) <= 150, "it forgot what does not fit"
+
+
+def test_a_request_that_does_not_fit_alone_is_refused(monkeypatch):
+    completer = Completer(MODEL)
+    short_of_memory(completer, monkeypatch, 10)
+    with pytest.warns(RuntimeWarning), pytest.raises(InputError, match="one text of"):
+        completer(make_requests())
+
+
+def test_another_error_of_the_device_goes_through(monkeypatch):
+    completer = Completer(MODEL)
+
+    def broken(*_):
+        raise jax.errors.JaxRuntimeError("INTERNAL: broken")
+
+    monkeypatch.setattr(completer, "_write", broken)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+        completer(make_requests())
 
 
 def test_the_decode_loop_reports_nats():
