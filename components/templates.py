@@ -17,6 +17,8 @@ class Template:
     chat: True sends user and assistant turns through the model's chat template; False
     writes plain text, where exemplars are separated by a blank line and the answer
     starts on its own line, so that it is the same tokens under every template.
+    exemplars: False leaves the exemplars out: whether to show any is then a candidate
+    of this slot.
 
     Raises ValueError on a missing or repeated placeholder, and on plain text that does
     not end its question with a line break.
@@ -27,6 +29,7 @@ class Template:
     shot: str = PLACEHOLDER
     system: str | None = None
     chat: bool = True
+    exemplars: bool = True
 
     def __post_init__(self) -> None:
         if not self.name.strip():
@@ -46,9 +49,9 @@ class Template:
                 )
 
     @property
-    def cache_key(self) -> tuple[bool, str | None, str]:
+    def cache_key(self) -> tuple[bool, str | None, str, bool]:
         """What the encoded exemplar pool depends on; equal keys share one pool."""
-        return (self.chat, self.system, self.shot)
+        return (self.chat, self.system, self.shot, self.exemplars)
 
     def ask(self, question: str) -> str:
         """Text of the final question turn."""

@@ -37,7 +37,7 @@ from metaharness.tasks.task import Task
 SLOTS = ("exemplars", "template", *POLICIES)
 _SOURCES = ("pool", "file", "from_task")
 _EXEMPLAR = ("question", "answer", "uid", "task", "kind")
-_CANDIDATE = ("name", "question", "shot", "system", "chat")
+_CANDIDATE = ("name", "question", "shot", "system", "chat", "exemplars")
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ def _templates(source: TomlSource) -> tuple[Template, ...]:
             source.fail(spot, "a table", row, "write [[template.candidates]].")
         source.known(spot, row, _CANDIDATE, "option")
         for field, value in row.items():
-            kind = bool if field == "chat" else str
+            kind = bool if field in ("chat", "exemplars") else str
             if not isinstance(value, kind):
                 what = "true or false" if kind is bool else "text in quotes"
                 source.fail((*spot, field), what, value, "correct it.")

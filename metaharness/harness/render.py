@@ -44,7 +44,10 @@ class Renderer:
         return ids if ids[:1] == [sink] else [sink, *ids]
 
     def shot(self, template: Template, exemplar: Exemplar) -> list[int]:
-        """Tokens of one exemplar: its question turn and its answer turn."""
+        """Tokens of one exemplar: its question turn and its answer turn; none under a
+        template that leaves exemplars out."""
+        if not template.exemplars:
+            return []
         return self._tokenizer.encode(self._shot_text(template, exemplar))
 
     def question(self, template: Template, question: str) -> list[int]:

@@ -196,6 +196,11 @@ class Harness:
     context: tuple[ContextPolicy, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.exemplars and not any(t.exemplars for t in self.template.pool):
+            raise HarnessError(
+                "template: expected one that shows the exemplars, got none; remove the "
+                "exemplars, or exemplars = false from a template"
+            )
         for slot in POLICIES:
             if self.pool(slot):
                 try:
@@ -237,9 +242,10 @@ class Harness:
         return self.exemplars.pool if self.exemplars else ()
 
     def parts(self, choice: Choice) -> tuple[Template, tuple[Exemplar, ...]]:
-        """The template and the exemplars that a choice names."""
+        """The template of a choice, and the exemplars that it shows."""
         template = self.template.pool[choice.template]
-        return template, tuple(self.candidates[i] for i in choice.exemplars)
+        shown = choice.exemplars if template.exemplars else ()
+        return template, tuple(self.candidates[i] for i in shown)
 
     def random_choices(
         self, num: int, task: int, num_tasks: int, rng: np.random.Generator

@@ -34,7 +34,7 @@ def build_prompt_table(
 
     Raises HarnessError naming the first exemplar over ``max_shot_tokens``.
     """
-    styles: dict[tuple[bool, str | None, str], int] = {}
+    styles: dict[tuple, int] = {}
     for template in harness.template.pool:
         styles.setdefault(template.cache_key, len(styles))
     leaders = {
@@ -53,7 +53,7 @@ def build_prompt_table(
                     f"exemplar {exemplar.uid!r}: expected at most {max_shot_tokens} "
                     f"tokens, got {len(ids)}; shorten or remove it"
                 )
-    width = max((len(ids) for row in shots for ids in row), default=1)
+    width = max([1, *(len(ids) for row in shots for ids in row)])
     flat = [pad_tokens(row, width) for row in shots]
     return PromptTable(
         heads=jnp.asarray(pad_tokens(heads, max(map(len, heads)))),

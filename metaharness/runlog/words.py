@@ -114,15 +114,16 @@ def trust_verdict(row: TrustRow) -> Verdict:
 
 def slot_summary(slot: SlotReport) -> str:
     """How decided a slot is, and what kinds it chose."""
+    if not slot.chosen:
+        return "None shown: the chosen template leaves them out."
     size = len(slot.candidates)
     last = slot.probabilities[-1]
     uniform = formats.probability(slot.k / size)
     sentence = f"{slot.k} of {size} chosen. At random each has a chance of {uniform}"
-    if slot.chosen:
-        chances = [last[index] for index in slot.chosen]
-        ends = [formats.probability(chance) for chance in (min(chances), max(chances))]
-        sentence += f"; the chosen {'have' if slot.k > 1 else 'one has'} "
-        sentence += " to ".join(dict.fromkeys(ends))
+    chances = [last[index] for index in slot.chosen]
+    ends = [formats.probability(chance) for chance in (min(chances), max(chances))]
+    sentence += f"; the chosen {'have' if slot.k > 1 else 'one has'} "
+    sentence += " to ".join(dict.fromkeys(ends))
     kinds = Counter(slot.candidates[index].kind for index in slot.chosen)
     if any(kinds) and len({candidate.kind for candidate in slot.candidates}) > 1:
         listed = ", ".join(f"{num} {kind_label(kind)}" for kind, num in kinds.items())

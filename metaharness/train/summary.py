@@ -175,8 +175,10 @@ def _slots(space: Space, fitted: Fitted, choices: Sequence[Choice]) -> list[Slot
                 np.array(row["probabilities"][slot][task.name], float)[ids]
                 for row in fitted.trace
             ]
-            chosen = choice.exemplars
-            if slot != EXEMPLARS:
+            if slot == EXEMPLARS:
+                shown = space.harness.template.pool[choice.template].exemplars
+                chosen = choice.exemplars if shown else ()
+            else:
                 chosen = (getattr(choice, slot),)
             out.append(
                 SlotReport(
@@ -200,7 +202,8 @@ def _candidate(space: Space, slot: str, index: int) -> Candidate:
         system = f"[system] {template.system}\n" if template.system else ""
         return Candidate(
             name=template.name,
-            kind="chat" if template.chat else "plain",
+            kind=f"{'chat' if template.chat else 'plain'}"
+            f"{'' if template.exemplars else ', no exemplars'}",
             text=f"{system}{template.question}",
         )
     if slot in POLICIES:

@@ -134,8 +134,8 @@ def test_slot_summary_tells_chance_before_and_after():
     )
     equal = dataclasses.replace(slot, probabilities=((0.5,) * 4,))
     assert "; the chosen have 0.50 (" in words.slot_summary(equal)
-    undecided = dataclasses.replace(slot, chosen=())
-    assert words.slot_summary(undecided).endswith("a chance of 0.50.")
+    unshown = dataclasses.replace(slot, chosen=())
+    assert words.slot_summary(unshown).startswith("None shown: ")
 
 
 def test_nested_phases_and_the_whole_run_have_names():
