@@ -46,12 +46,11 @@ REPLY = "Result: "
 """What stands before a tool's reply."""
 
 _TAG = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
-_WHOLE = re.compile(
-    r"\s*(?:```(?:json|tool)?[ \t]*\n(?P<fenced>.*?)(?:```|\Z)|(?P<bare>\{.*\}))\s*",
-    re.DOTALL,
-)
+_WHOLE = re.compile(r"```(?:json|tool)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _FENCED = re.compile(r"```(?:json|tool)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _LINE = re.compile(r"(?m)^[ \t]*Call[ \t]*:[ \t]*(.*)$")
+_DECODER = json.JSONDecoder()
+_NO_JSON = "a call must be JSON"
 _CONSTANTS = {"True": True, "False": False, "None": None}
 _CALL = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*)[ \t]*\((.*)\)[ \t]*\Z", re.DOTALL)
 
@@ -109,9 +108,12 @@ def _describe_lines(specs: Sequence[ToolSpec]) -> str:
 def _from_json(source: str) -> ToolCall | str:
     """The call that a JSON text holds, or why it holds none."""
     try:
-        value = json.loads(source.strip())
+        return _call_of(json.loads(source.strip()))
     except (ValueError, RecursionError):
-        return "a call must be JSON"
+        return _NO_JSON
+
+
+def _call_of(value: Any) -> ToolCall | str:
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return 'a call must be an object with "name" and "arguments"'
     arguments = value.get("arguments", value.get("parameters", {}))
@@ -138,11 +140,21 @@ def _read_tags(text: str) -> Written:
 
 
 def _read_whole(text: str) -> Written:
-    """A text that is one JSON object and nothing else, fenced or not: many models leave
-    the tags out."""
-    match = _WHOLE.fullmatch(text)
-    source = match and (match["fenced"] or match["bare"])
-    return _collect([_from_json(source)] if source and _meant(source) else [])
+    """A text of JSON objects and nothing else, fenced or not: many models leave the
+    tags out. The last may be cut."""
+    fenced = _WHOLE.fullmatch(text.strip())
+    rest = (fenced[1] if fenced else text).strip()
+    if not (rest.startswith("{") and _meant(rest)):
+        return Written(())
+    found: list[ToolCall | str] = []
+    while rest.startswith("{"):
+        try:
+            value, end = _DECODER.raw_decode(rest)
+        except (ValueError, RecursionError):
+            return _collect([*found, _NO_JSON])
+        found.append(_call_of(value))
+        rest = rest[end:].lstrip(" \t\r\n,;")
+    return Written(()) if rest else _collect(found)
 
 
 def _meant(source: str) -> bool:
@@ -215,5 +227,5 @@ PROTOCOLS: dict[str, Protocol] = {
     "lines": Protocol(_describe_lines, _read_lines),
 }
 """tags: JSON between <tool_call> and </tool_call>, as Qwen's chat template has it;
-fenced: JSON in a fenced block; lines: ``Call: name(argument="value")``. A text that is
-one JSON object and nothing else is a call in the first two."""
+fenced: JSON in a fenced block; lines: ``Call: name(argument="value")``. A text of JSON
+objects and nothing else is read as calls by the first two."""

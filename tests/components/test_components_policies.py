@@ -171,10 +171,17 @@ ADD = ToolCall("math.add", {"a": 1, "b": [2, "x, y"]})
         ("tags", '{"name": "Ada"}', (), ""),
         (
             "tags",
-            '{"name": "a", "arguments": {}} {"name": "b", "arguments": {}}',
-            (),
-            "JSON",
+            '{"name": "a", "arguments": {}}\n{"name": "b", "arguments": {}}\n',
+            (ToolCall("a", {}), ToolCall("b", {})),
+            "",
         ),
+        (
+            "tags",
+            '{"name": "a", "arguments": {}}\n{"name": "b", "argum',
+            (ToolCall("a", {}),),
+            "must be JSON",
+        ),
+        ("tags", '{"name": "a", "arguments": {}} is the call', (), ""),
         (
             "tags",
             '{"name": "search", "description": "", "parameters": {"type": "x"}}',
@@ -263,6 +270,20 @@ def test_reading_is_total(text, protocol):
 def test_reading_lines_is_total_on_what_nearly_is_a_call(text):
     for call in PROTOCOLS["lines"].read(f"Call: {text}").calls:
         json.dumps(dict(call.arguments))
+
+
+PIECES = (
+    '{"name": "a", "arguments": {', "}", "{", "```json\n", "```", "<tool_call>",
+    "</tool_call>", '"description": 1', "parameters", ",", '"', "\\", "\n", "[" * 2000,
+)  # fmt: skip
+
+
+@given(
+    st.lists(st.sampled_from(PIECES)).map("".join), st.sampled_from(sorted(PROTOCOLS))
+)
+def test_reading_json_is_total_on_what_nearly_is_a_call(text, protocol):
+    written = PROTOCOLS[protocol].read(text)
+    assert all(isinstance(call.name, str) for call in written.calls)
 
 
 def test_context_keeps_the_newest_turns_and_cuts():
