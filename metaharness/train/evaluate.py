@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from components.templates import PLACEHOLDER
 from components.tool_policy import ToolPolicy
 from metaharness import keys
 from metaharness.errors import InputError
@@ -298,10 +299,11 @@ def _likelihoods(plan: Plan, counter: BudgetCounter, harnesses_at_once: int) -> 
 def _members(
     space: Space, method: str, chosen: Choice | None, num_random: int, seed: int
 ) -> dict[str, list[Choice]]:
-    """Method -> its harnesses; the zero-shot prompt is always one.
+    """Method -> its harnesses; the zero-shot prompt is one of them.
 
-    Without a choice the first candidates are the default harness, which is left out
-    where it is the zero-shot prompt.
+    Without a choice the first candidates are the default harness. Where it has no
+    exemplars both are the same, said once: by its own name, unless it is the bare
+    question.
     """
     plan = {ZERO_SHOT: [Choice((), 0)]}
     only = space.harness.k == len(space.harness.candidates)
@@ -311,7 +313,9 @@ def _members(
     )
     if chosen is None:
         first = seed_choice(space, 0)
-        if first not in plan[ZERO_SHOT]:
+        if first in plan[ZERO_SHOT] and not _is_bare(space.harness):
+            plan = {}
+        if first not in plan.get(ZERO_SHOT, []):
             plan[method if only else DEFAULT] = [first]
     if num_random and not only:
         rng = keys.host_generator(seed, stage="test", step=0, purpose="random_harness")
@@ -319,6 +323,13 @@ def _members(
     if chosen is not None:
         plan[method] = [chosen]
     return plan
+
+
+def _is_bare(harness: Harness) -> bool:
+    """Whether the first candidates add nothing to the question."""
+    template = harness.template.pool[0]
+    added = template.question != PLACEHOLDER or template.system is not None
+    return not (added or harness.policy_slots)
 
 
 def _narrow(

@@ -75,13 +75,13 @@ def test_every_episode_is_kept_and_counted(whole):
     kept = episodes(folder)
     found = scores(folder)
     (by_method,) = found["reached"].values()
-    assert sum(by_method["Zero-shot"].values()) == 4
+    assert sum(by_method["Default harness"].values()) == 4
     assert sum(by_method["Random"].values()) == 8
     assert len(kept) == len(set(identities(kept)))
     assert found["counts"]["lm_calls"] > 0 and found["prompts"][0]["text"]
     for part in ("episodes that ended", "written", "calls", f"run: {folder}"):
         assert part in out
-    assert {row["method"] for row in found["scores"]} >= {"zero_shot", "random"}
+    assert {row["method"] for row in found["scores"]} >= {"default", "random"}
 
 
 def test_the_same_command_runs_nothing_again(whole, words, cli):
@@ -159,7 +159,7 @@ def test_a_forecast_runs_nothing_and_is_exact(whole, words, cli, tmp_path):
     result = cli(*words(folder, "--dry-run"))
     assert result.status == 0 and not folder.exists()
     own = [t for t in episodes(whole[0]) if t.choice == Choice((), 0)]
-    line = line_of(result.out, "task: Zero-shot")
+    line = line_of(result.out, "task: Default harness")
     assert f" {sum(t.prompt_tokens for t in own):,} " in f"{line} "
     assert " 4 " in line and "at most" in line
     whole_line = line_of(result.out, "all").replace(",", "").split()
@@ -173,7 +173,7 @@ def test_a_forecast_runs_nothing_and_is_exact(whole, words, cli, tmp_path):
 def test_a_forecast_is_a_bound_where_episodes_may_go_on(words, cli, tmp_path):
     folder = tmp_path / "run"
     forecast = cli(*words(folder, "--dry-run", attempts=3))
-    line = line_of(forecast.out, "task: Zero-shot")
+    line = line_of(forecast.out, "task: Default harness")
     assert line.count("at most") == 3 and "12 (at most)" in line
     assert cli(*words(folder, attempts=3)).status == 0
     own = [t for t in episodes(folder) if t.choice == Choice((), 0)]

@@ -171,6 +171,11 @@ def test_a_default_harness_that_is_the_zero_shot_prompt_is_said_once(model, task
     arguments = {"limit": 1, "generate": False, "quiet": True}
     result = evaluate(model, task, harness, random_harnesses=0, **arguments)
     assert [row.method for row in result.scores] == ["zero_shot"]
+    told = Harness(None, Templates((Template("told", "Say it. {question}"),)))
+    for own, method in ((told, "given harness"), (harness, "default")):
+        own = dataclasses.replace(own, retry=(RetryPolicy("once"),) * (own is harness))
+        result = evaluate(model, task, own, random_harnesses=0, **arguments)
+        assert [row.method for row in result.scores] == [method]
     asked = evaluate(
         *(model, task, harness, Choice((), 0)), random_harnesses=0, **arguments
     )
