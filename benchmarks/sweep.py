@@ -10,6 +10,11 @@ stopped: done cells are skipped, episodes and trainings that were cut short are 
 with, failed cells are tried again. DIR/table.md and DIR/results.json are written after
 each cell. Several processes may share DIR, each with cells of its own (``--only``).
 
+On a GPU a short cell mostly compiles. JAX_COMPILATION_CACHE_DIR=FOLDER keeps programs
+between processes; XLA_FLAGS=--xla_gpu_autotune_level=0 takes the first kernel in the
+place of the fastest. Processes that share a GPU each need a share of its memory:
+XLA_PYTHON_CLIENT_PREALLOCATE=false and XLA_PYTHON_CLIENT_MEM_FRACTION.
+
 Methods: zero_shot is the bare question (no exemplars, instruction or policies; every
 tool where only calls can be graded), default the first candidate of every slot of the
 task's harness file, random the mean over harnesses drawn from its pools, learned the
