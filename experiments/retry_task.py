@@ -2,13 +2,14 @@
 
 Question: singular_to_plural (instruction induction), two fixed exemplars, an answer
     must be one word. Every retry policy of experiments.retry_policy is run on the same
-    test items and seeds, so that the best one at a price is known there; does training
-    on other items, with the guard that a retry must earn more than it costs (checked
-    on validation items), deploy one within 1% of it?
+    items and seeds, many times each, so that the best one at a price is known: on the
+    items that training learns from, and on test items. Does training, with the guard
+    that a retry must earn more than it costs (checked on validation items), deploy one
+    within 1% of it?
 Command: python -m experiments.retry_task --data-dir DIR --out DIR
-Expected: the policy changes with the price. The truth has an interval here, from some
-    hundred episodes of each policy; the difference of deployed and best is paired.
-Device: CPU, some fifteen minutes (texts are written once for all prices).
+Expected: the policy changes with the price. The truth has an interval here; the
+    difference of deployed and best is paired by item.
+Device: one GPU, some minutes (texts are written once for all prices).
 """
 
 import dataclasses
@@ -39,6 +40,7 @@ from metaharness.train.deploy import mode_choices
 from metaharness.train.loop import fit
 from metaharness.train.retry_guard import settle_retries
 
+SPLITS = ("train", "test")
 PRICES = (0.2, 2.0, 10.0)
 """Reward that 1,000 tokens cost."""
 
@@ -53,13 +55,22 @@ class RetryTaskConfig:
     """folder of the results: results.json, results.md; texts are kept in it"""
     model: str = "smollm2-135m"
     task: str = "singular_to_plural"
-    updates: int = 150
+    updates: int = 300
     """updates of each price"""
-    items: int = 100
-    """test items that the truth is measured on"""
-    samples: int = 1
+    batch: int = 16
+    """training items of an update"""
+    rows: int = 16
+    """drawn policies of an update"""
+    learning_rate: float = 0.15
+    """of the logits"""
+    items: int = 200
+    """items of each split that the truth is measured on, at most; training learns from
+    as many"""
+    samples: int = 8
     """episodes of each item and policy there"""
     seed: int = 0
+    tokens_at_once: int = 16384
+    """tokens of one batch of generation"""
 
 
 def make_space(options: RetryTaskConfig) -> Space:
@@ -75,46 +86,71 @@ def make_space(options: RetryTaskConfig) -> Space:
     return build_space(load_model(options.model), harness, [task])
 
 
+def _writer(space: Space, options: RetryTaskConfig) -> Completer:
+    return Completer(space.model, tokens_at_once=options.tokens_at_once)
+
+
 def main(options: RetryTaskConfig) -> None:
     """Run the experiment; what was written before is not written again."""
     options.out.mkdir(parents=True, exist_ok=True)
     space = make_space(options)
     (task,) = space.tasks
-    writer, counter = Completer(space.model), BudgetCounter()
+    writer, counter = _writer(space, options), BudgetCounter()
     choices = [Choice((0, 1), 0, retry=at) for at in range(len(POLICIES))]
     with CallCache(options.out / FILE) as cache:
         with counter.phase("truth"):
-            grades = grade_harnesses(
-                space,
-                task,
-                choices,
-                task.test[: options.items],
-                writer,
-                counter=counter,
-                sampling=Sampling(options.samples, 1.0, options.seed + 1),
-                cache=cache,
-            )
+            truth = {
+                split: grade_harnesses(
+                    space,
+                    task,
+                    choices,
+                    task.splits()[split][: options.items],
+                    writer,
+                    counter=counter,
+                    sampling=Sampling(options.samples, 1.0, options.seed + 1),
+                    cache=cache,
+                )
+                for split in SPLITS
+            }
         print(f"truth: {counter.counts().seconds:.0f} s", file=sys.stderr)
         rows = []
         for price in PRICES:
             settings = config(
-                price, updates=options.updates, seed=options.seed, items=8
+                price,
+                updates=options.updates,
+                seed=options.seed,
+                items=options.batch,
+                rows=options.rows,
             )
-            settings = dataclasses.replace(settings, quiet=False)
+            settings = dataclasses.replace(
+                settings,
+                quiet=False,
+                search=dataclasses.replace(
+                    settings.search, learning_rate=options.learning_rate
+                ),
+                evaluation=dataclasses.replace(
+                    settings.evaluation, train_items=options.items
+                ),
+            )
             fitted = fit(space, settings, counter=counter, writer=writer, calls=cache)
             (likeliest,) = mode_choices(space, fitted.state)
             settled = settle_retries(
                 space, settings, fitted, writer, counter=counter, cache=cache
             )
             (choice,) = settled.choices(space)
-            losses = grades.table(lambda trace, price=price: trace.loss(price))
-            row = _row(price, choice.retry, losses, options.seed)
-            row["likeliest"] = POLICIES[likeliest.retry].name
+            row = {
+                "token_price": price,
+                "deployed": POLICIES[choice.retry].name,
+                "likeliest": POLICIES[likeliest.retry].name,
+            }
+            for split, grades in truth.items():
+                losses = grades.table(lambda trace, price=price: trace.loss(price))
+                row[split] = _against(choice.retry, losses, options.seed)
             rows.append(row)
             print(f"price {price:g}: {rows[-1]['deployed']}", file=sys.stderr)
     rng = keys.host_generator(options.seed, stage="test", step=0, purpose="bootstrap")
-    reward = grades.table(lambda trace: trace.reward)
-    tokens = grades.table(lambda trace: float(trace.tokens))
+    reward = truth["test"].table(lambda trace: trace.reward)
+    tokens = truth["test"].table(lambda trace: float(trace.tokens))
     write_json(
         options.out / "results.json",
         json_safe(
@@ -144,40 +180,42 @@ def main(options: RetryTaskConfig) -> None:
     print(text)
 
 
-def _row(price: float, deployed: int, losses: np.ndarray, seed: int) -> dict:
-    """losses: float ``[policy, item]``."""
+def _against(deployed: int, losses: np.ndarray, seed: int) -> dict:
+    """The deployed policy beside the best one; losses: float ``[policy, item]``."""
     means = losses.mean(axis=1)
     best = int(means.argmin())
     rng = keys.host_generator(seed, stage="test", step=1, purpose="bootstrap")
     return {
-        "token_price": price,
-        "deployed": POLICIES[deployed].name,
         "best": POLICIES[best].name,
         "loss": float(means[deployed]),
         "best_loss": float(means[best]),
+        "excess": float(means[deployed] / means[best] - 1),
         "once_loss": float(means[0]),
+        "losses": {
+            policy.name: float(mean)
+            for policy, mean in zip(POLICIES, means, strict=True)
+        },
         "difference": paired_difference(losses[deployed], losses[best], rng=rng),
     }
 
 
 def _table(rows: list[dict]) -> list[str]:
-    head = ("price of 1,000 tokens", "likeliest", "deployed", "best of these items")
-    return table_lines(
-        "Retries on a real task",
-        (*head, "loss", "best", "difference"),
-        [
-            (
-                f"{row['token_price']:g}",
-                row["likeliest"],
-                row["deployed"],
-                row["best"],
-                f"{row['loss']:.3f}",
-                f"{row['best_loss']:.3f}",
-                signed_interval(row["difference"]._asdict()),
-            )
-            for row in rows
-        ],
-    )
+    head = ["price of 1,000 tokens", "likeliest", "deployed"]
+    for split in SPLITS:
+        head += [f"best on {split} items", "its loss", "deployed", "difference"]
+    lines = []
+    for row in rows:
+        line = [f"{row['token_price']:g}", row["likeliest"], row["deployed"]]
+        for split in SPLITS:
+            own = row[split]
+            line += [
+                own["best"],
+                f"{own['best_loss']:.3f}",
+                f"{own['loss']:.3f} ({own['excess']:+.1%})",
+                signed_interval(own["difference"]._asdict()),
+            ]
+        lines.append(line)
+    return table_lines("Retries on a real task", head, lines)
 
 
 if __name__ == "__main__":
