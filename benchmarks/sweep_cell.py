@@ -45,6 +45,7 @@ from metaharness.train.resume import data_digests
 from metaharness.train.run import train
 
 FILE = "cell.json"
+MEASURED = ("device", "commit", "changed")  # of the run's provenance
 DONE, FAILED, STARTED, TODO = "done", "failed", "started", "to do"
 _METHODS = {
     "zero_shot": ZERO_SHOT,
@@ -184,6 +185,7 @@ def _run(
         **summary(result, method),
         "reached": next(iter(reached(result.compared[0]).values()), {}),
         "prompt": asked[method],
+        "measured": {name: evaluation.provenance[name] for name in MEASURED},
         "max_new_tokens": task.max_new_tokens,
         "stop": list(task.stop),
         **spent,

@@ -27,7 +27,7 @@ def write_tables(
     jsonfile.write_json(
         out / "results.json",
         {
-            "grid": str(grid),
+            "grid": grid.name,
             "complete": len(done) == len(cells),
             "num_cells": len(cells),
             "num_done": len(done),
@@ -39,12 +39,19 @@ def write_tables(
                     "method": cell.method.name,
                     "seed": cell.seed,
                     "run": f"cells/{cell.id}",
-                    **states[cell.id],
+                    **_portable(states[cell.id]),
                 }
                 for cell in cells
             ],
         },
     )
+
+
+def _portable(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state without the place of the model's file on this machine."""
+    settings = state.get("settings", {})
+    kept = {name: value for name, value in settings.items() if name != "model"}
+    return {**state, "settings": kept} if settings else dict(state)
 
 
 def table(cells: Sequence[Cell], states: Mapping[str, dict[str, Any]]) -> str:

@@ -77,6 +77,11 @@ class EvaluationRun:
         return self._run.path
 
     @property
+    def provenance(self) -> dict[str, Any]:
+        """Code, versions, device and data of the session that opened it first."""
+        return self._run.provenance
+
+    @property
     def num_done(self) -> int:
         """Episodes that were finished when it was opened."""
         return sum(map(len, self.done.values()))

@@ -131,6 +131,7 @@ def test_every_cell_has_a_row_and_its_runs_files(swept):
     assert found["complete"] and list(cells) == IDS
     for name, cell in cells.items():
         result = cell["result"]
+        assert "model" not in cell["settings"]  # its path says nothing elsewhere
         assert result["measure"] == "exact match" and result["num_items"] == 3
         score = result["score"]
         assert 0 <= score["low"] <= score["mean"] <= score["high"] <= 1
@@ -140,6 +141,7 @@ def test_every_cell_has_a_row_and_its_runs_files(swept):
         assert result["tokens"] > 0 and cell["seconds"] > 0
         assert len(episodes(swept.out, name)) == 3 * num
         assert sum(result["reached"].values()) == 3 * num
+        assert result["measured"]["device"] == "cpu"
         assert result["prompt"]["policies"]["retry"]["attempts"] == 1
         scores = json.loads(
             (swept.out / cell["run"] / "evaluate/scores.json").read_text()
@@ -220,6 +222,7 @@ def test_a_failing_cell_is_recorded_and_tried_again(grid, tmp_path, monkeypatch)
 
 def test_cells_of_another_grid_are_refused_by_name(swept, grid_in, tmp_path):
     before = (swept.out / "results.json").read_bytes()
+    first = swept.out / "cells" / IDS[0] / "cell.json"
     other = GRID.replace("[tasks.second]\n", "[tasks.second]\nlimit = 2\n")
     with pytest.raises(InputError) as error:
         main(Sweep(grid_in(tmp_path, other), swept.out))
@@ -230,7 +233,7 @@ def test_cells_of_another_grid_are_refused_by_name(swept, grid_in, tmp_path):
     # a harness file whose contents changed
     (tmp_path / "harness.toml").write_text("[template]\nnamed = 'short'\n")
     (tmp_path / "grid.toml").write_text(
-        GRID.replace("MODEL", json.loads(before)["cells"][0]["settings"]["model"])
+        GRID.replace("MODEL", json.loads(first.read_text())["settings"]["model"])
     )
     with pytest.raises(InputError, match="random/seed-0: harness_sha256"):
         main(Sweep(tmp_path / "grid.toml", swept.out))
