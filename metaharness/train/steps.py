@@ -266,7 +266,8 @@ def _differences(losses: jax.Array, coef: jax.Array) -> jax.Array:
     likeliest = jnp.argmax(coef, axis=-1, keepdims=True)
     apart = losses - jnp.take_along_axis(losses, likeliest, axis=-1)
     largest = jnp.abs(losses).max(axis=-1, keepdims=True)
-    return jnp.where(counts & (jnp.abs(apart) > _ROUNDING * largest), apart, 0.0)
+    equal = jnp.abs(apart) <= _ROUNDING * largest  # False where one is not a number
+    return jnp.where(counts & ~equal, apart, 0.0)
 
 
 def _above_rounding(grad: jax.Array, apart: jax.Array, coef: jax.Array) -> jax.Array:
@@ -277,4 +278,4 @@ def _above_rounding(grad: jax.Array, apart: jax.Array, coef: jax.Array) -> jax.A
     """
     terms = (coef * jnp.abs(apart)).sum(axis=-1, keepdims=True)
     largest = jnp.abs(grad).max(axis=-1, keepdims=True)
-    return jnp.where(largest > _ROUNDING * terms, grad, 0.0)
+    return jnp.where(largest <= _ROUNDING * terms, 0.0, grad)
