@@ -100,7 +100,7 @@ def test_policies_that_change_nothing_stay_where_templates_differ(episodes, size
         assert np.abs(moved[slot]).max() < 1e-3, slot
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [1 / 3])  # each compiles its own
 def test_equal_measured_losses_move_nothing(space, config, size):
     with pytest.MonkeyPatch.context() as patch:
         patch_objectives(
