@@ -46,15 +46,12 @@ REPLY = "Result: "
 """What stands before a tool's reply."""
 
 _TAG = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
-_WHOLE = re.compile(r"```(?:json|tool)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _FENCED = re.compile(r"```(?:json|tool)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _LINE = re.compile(r"(?m)^[ \t]*Call[ \t]*:[ \t]*(.*)$")
 _DECODER = json.JSONDecoder()
-_NO_JSON = "a call must be JSON"
+_NO_CALL = 'a call must be JSON, an object with "name" and "arguments"'
 _CONSTANTS = {"True": True, "False": False, "None": None}
 _CALL = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*)[ \t]*\((.*)\)[ \t]*\Z", re.DOTALL)
-
-
 _ANSWER = "When no call is needed, write the answer without one."
 
 
@@ -105,17 +102,30 @@ def _describe_lines(specs: Sequence[ToolSpec]) -> str:
     )
 
 
-def _from_json(source: str) -> ToolCall | str:
-    """The call that a JSON text holds, or why it holds none."""
-    try:
-        return _call_of(json.loads(source.strip()))
-    except (ValueError, RecursionError):
-        return _NO_JSON
+def _scan(source: str) -> tuple[list[ToolCall | str], str]:
+    """The calls that a text starts with, each a JSON object, and what stands after it
+    all; in the place of one that cannot be read, such as one that is cut, why not."""
+    found: list[ToolCall | str] = []
+    rest = source.strip()
+    while rest.startswith("{"):
+        try:
+            value, end = _DECODER.raw_decode(rest)
+        except (ValueError, RecursionError):
+            return [*found, _NO_CALL], ""
+        found.append(_call_of(value))
+        rest = rest[end:].lstrip(" \t\r\n,;")
+    return found, rest
+
+
+def _marked(source: str) -> list[ToolCall | str]:
+    """The calls of a text that is marked as one: it must hold them and nothing else."""
+    found, rest = _scan(source)
+    return [*found, _NO_CALL] if rest or not found else found
 
 
 def _call_of(value: Any) -> ToolCall | str:
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        return 'a call must be an object with "name" and "arguments"'
+        return _NO_CALL
     arguments = value.get("arguments", value.get("parameters", {}))
     if "description" in value and "arguments" not in value:
         return "a call must give arguments, not repeat the signature"
@@ -136,25 +146,16 @@ def _collect(found: Sequence[ToolCall | str]) -> Written:
 def _read_tags(text: str) -> Written:
     if "<tool_call>" not in text:
         return _read_whole(text)
-    return _collect([_from_json(source) for source in _TAG.findall(text)])
+    return _collect([one for source in _TAG.findall(text) for one in _marked(source)])
 
 
 def _read_whole(text: str) -> Written:
     """A text of JSON objects and nothing else, fenced or not: many models leave the
-    tags out. The last may be cut."""
-    fenced = _WHOLE.fullmatch(text.strip())
-    rest = (fenced[1] if fenced else text).strip()
-    if not (rest.startswith("{") and _meant(rest)):
-        return Written(())
-    found: list[ToolCall | str] = []
-    while rest.startswith("{"):
-        try:
-            value, end = _DECODER.raw_decode(rest)
-        except (ValueError, RecursionError):
-            return _collect([*found, _NO_JSON])
-        found.append(_call_of(value))
-        rest = rest[end:].lstrip(" \t\r\n,;")
-    return Written(()) if rest else _collect(found)
+    tags out."""
+    fenced = _FENCED.fullmatch(text.strip())
+    source = fenced[1] if fenced else text
+    found, rest = _scan(source)
+    return _collect(found) if _meant(source) and not rest else Written(())
 
 
 def _meant(source: str) -> bool:
@@ -168,7 +169,8 @@ def _read_fenced(text: str) -> Written:
     blocks = _FENCED.findall(text)
     if not blocks:
         return _read_whole(text)
-    return _collect([_from_json(source) for source in blocks if _meant(source)])
+    meant = [source for source in blocks if _meant(source)]
+    return _collect([one for source in meant for one in _marked(source)])
 
 
 def _read_lines(text: str) -> Written:

@@ -207,6 +207,26 @@ ADD = ToolCall("math.add", {"a": 1, "b": [2, "x, y"]})
             "",
         ),
         ("fenced", '```json\n{"name": "Ada", "age": 36}\n```', (), ""),
+        # several calls within one mark
+        (
+            "fenced",
+            '```json\n{"name": "a", "arguments": {}}\n{"name": "b"}\n```',
+            (ToolCall("a", {}), ToolCall("b", {})),
+            "",
+        ),
+        (
+            "tags",
+            '<tool_call>{"name": "a", "arguments": {}}, {"name": "b"}</tool_call>',
+            (ToolCall("a", {}), ToolCall("b", {})),
+            "",
+        ),
+        (
+            "tags",
+            '<tool_call>{"name": "a", "arguments": {}} please</tool_call>',
+            (ToolCall("a", {}),),
+            "must be JSON",
+        ),
+        ("tags", "<tool_call></tool_call>", (), "must be JSON"),
         (
             "fenced",
             '```json\n{"name": "search", "description": "", "parameters": {}}\n```',
