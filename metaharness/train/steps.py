@@ -39,6 +39,7 @@ from metaharness.train.parts import (
     unread_part,
     update_packs,
 )
+from metaharness.train.rounding import above_rounding, differences
 from metaharness.train.schedule import (
     EPISODES,
     MEASURED,
@@ -47,8 +48,6 @@ from metaharness.train.schedule import (
     plan_of,
 )
 from metaharness.train.state import TrainState, chances
-
-_ROUNDING = 1e-6  # relative: 8 units in the last place of float32
 
 
 class Updated(NamedTuple):
@@ -235,7 +234,7 @@ def _tell(
         slope = {**nothing, EXEMPLARS: total.slope}
     if total.weights is not None:
         weights_grad = {**nothing, EXEMPLARS: total.weights}
-    apart = jax.tree.map(lambda own: _differences(own, draw.coef), losses)
+    apart = jax.tree.map(lambda own: differences(own, draw.coef), losses)
     told = tell(
         estimator,
         state.logits,
@@ -247,35 +246,7 @@ def _tell(
     )
     by_slot = apart if isinstance(apart, Mapping) else dict.fromkeys(nothing, apart)
     grads = {
-        slot: _above_rounding(grad, by_slot[slot], draw.coef)
+        slot: above_rounding(grad, by_slot[slot], draw.coef)
         for slot, grad in told.logits_grad.items()
     }
     return told._replace(logits_grad=grads)
-
-
-def _differences(losses: jax.Array, coef: jax.Array) -> jax.Array:
-    """Losses less that of each task's likeliest row; 0 where within rounding of it.
-
-    What rows have in common changes no gradient, but the rounding of its mean does, and
-    an optimiser that divides by a gradient's size makes whole steps of that.
-
-    losses, coef: float32 ``[task, row]``; rows of coefficient 0 may hold anything.
-    """
-    counts = coef > 0
-    losses = jnp.where(counts, losses, 0.0)
-    likeliest = jnp.argmax(coef, axis=-1, keepdims=True)
-    apart = losses - jnp.take_along_axis(losses, likeliest, axis=-1)
-    largest = jnp.abs(losses).max(axis=-1, keepdims=True)
-    equal = jnp.abs(apart) <= _ROUNDING * largest  # False where one is not a number
-    return jnp.where(counts & ~equal, apart, 0.0)
-
-
-def _above_rounding(grad: jax.Array, apart: jax.Array, coef: jax.Array) -> jax.Array:
-    """A slot's gradient; 0 in tasks where it is no more than what its terms leave when
-    they cancel, as where losses differ by another slot's choice alone.
-
-    grad: float32 ``[task, pool]``; apart: of ``_differences``; coef: ``[task, row]``.
-    """
-    terms = (coef * jnp.abs(apart)).sum(axis=-1, keepdims=True)
-    largest = jnp.abs(grad).max(axis=-1, keepdims=True)
-    return jnp.where(largest <= _ROUNDING * terms, 0.0, grad)
