@@ -27,7 +27,7 @@ from metaharness.model.adapter import has_adapter, with_adapter
 from metaharness.model.load import Model, load_model
 from metaharness.runlog import jsonfile
 from metaharness.runlog.budget import BudgetCounter
-from metaharness.runlog.report_data import from_json
+from metaharness.runlog.report_data import METHODS, from_json
 from metaharness.tasks.registry import load_task
 from metaharness.tasks.task import Task
 from metaharness.train.attribution import seed_choice
@@ -177,22 +177,26 @@ def _run(
             quiet=quiet,
         )
         evaluation.write([plan], result)
+    endings = reached(result.compared[0])
     asked = {
         one["method"]: {key: one[key] for key in ("text", "policies")}
         for one in prompts([plan])
     }
+
+    def described(method: str) -> dict[str, Any]:
+        ended = endings.get(METHODS.get(method, method), {})
+        own = summary(result, method)
+        return {**own, "reached": ended, "prompt": asked[method]}
+
     found = {
-        **summary(result, method),
-        "reached": next(iter(reached(result.compared[0]).values()), {}),
-        "prompt": asked[method],
+        **described(method),
         "measured": {name: evaluation.provenance[name] for name in MEASURED},
         "max_new_tokens": task.max_new_tokens,
         "stop": list(task.stop),
         **spent,
     }
     if beside:
-        found[BEST_RANDOM] = summary(result, BEST_RANDOM)
-        found[BEST_RANDOM]["prompt"] = asked[BEST_RANDOM]
+        found[BEST_RANDOM] = described(BEST_RANDOM)
         found["over_best_random"] = over(result, method, BEST_RANDOM, cell.seed)
     return jsonfile.json_safe(found)
 

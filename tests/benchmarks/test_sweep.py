@@ -297,6 +297,7 @@ def test_a_learned_cell_is_trained_once_and_evaluated(grid_in, tmp_path, monkeyp
     }
     own, other = cell["result"], cell["result"]["best_random"]
     assert own["prompt"]["text"] and other["num_episodes"] == own["num_episodes"] == 3
+    assert sum(own["reached"].values()) == sum(other["reached"].values()) == 3
     gap = own["score"]["mean"] - other["score"]["mean"]
     assert own["over_best_random"]["mean"] == pytest.approx(gap)
     assert " at equal tokens " in (out / "table.md").read_text()
