@@ -86,16 +86,13 @@ def make_space(options: RetryTaskConfig) -> Space:
     return build_space(load_model(options.model), harness, [task])
 
 
-def _writer(space: Space, options: RetryTaskConfig) -> Completer:
-    return Completer(space.model, tokens_at_once=options.tokens_at_once)
-
-
 def main(options: RetryTaskConfig) -> None:
     """Run the experiment; what was written before is not written again."""
     options.out.mkdir(parents=True, exist_ok=True)
     space = make_space(options)
     (task,) = space.tasks
-    writer, counter = _writer(space, options), BudgetCounter()
+    writer = Completer(space.model, tokens_at_once=options.tokens_at_once)
+    counter = BudgetCounter()
     choices = [Choice((0, 1), 0, retry=at) for at in range(len(POLICIES))]
     with CallCache(options.out / FILE) as cache:
         with counter.phase("truth"):
