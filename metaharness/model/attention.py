@@ -143,12 +143,13 @@ def _attend_cudnn(query, keys, values, mask, context, weights):
             mask, ((0, 0),) * 3 + ((weights.shape[-1], 0),), constant_values=True
         )
     times = query.shape[1]
-    if mask is not None:  # with a mask, the kernel's backward wants even lengths
-        odd_query, odd_key = times % 2, keys.shape[1] % 2
-        query = jnp.pad(query, ((0, 0), (0, odd_query), (0, 0), (0, 0)))
-        keys, values = (
-            jnp.pad(x, ((0, 0), (0, odd_key), (0, 0), (0, 0))) for x in (keys, values)
-        )
+    # the kernel's backward wants even lengths; what is added at the end is masked
+    odd_query, odd_key = times % 2, keys.shape[1] % 2
+    query = jnp.pad(query, ((0, 0), (0, odd_query), (0, 0), (0, 0)))
+    keys, values = (
+        jnp.pad(x, ((0, 0), (0, odd_key), (0, 0), (0, 0))) for x in (keys, values)
+    )
+    if mask is not None:
         mask = jnp.pad(mask, ((0, 0), (0, 0), (0, 0), (0, odd_key)))
         mask = jnp.pad(mask, ((0, 0), (0, 0), (0, odd_query), (0, 0)), mode="edge")
     out = jax.nn.dot_product_attention(
