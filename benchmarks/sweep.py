@@ -41,10 +41,16 @@ from benchmarks.sweep_cell import (
     run_cell,
 )
 from benchmarks.sweep_grid import Cell, read_grid
-from benchmarks.sweep_table import score_text, table, write_tables
+from benchmarks.sweep_table import (
+    RESULTS,
+    score_text,
+    table,
+    without_texts,
+    write_tables,
+)
 from metaharness.errors import InputError
 from metaharness.harness.episode_log import FILE as EPISODES
-from metaharness.runlog.jsonfile import differences, json_safe
+from metaharness.runlog.jsonfile import differences, json_safe, read_json, write_json
 
 REFUSED, SOME_FAILED, INTERRUPTED = 2, 1, 130
 
@@ -63,6 +69,8 @@ class Sweep:
     """NAME=PATH: where a model of the grid lies here"""
     data_dir: Path | None = None
     """folder with local copies of data sets, for tasks whose grid names none"""
+    share: Path | None = None
+    """also write results.json here without texts of data sets: prompts by SHA-256"""
     dry_run: bool = False
     """list the cells and what is done"""
     quiet: bool = False
@@ -103,7 +111,10 @@ def main(config: Sweep) -> int:
     states = _states(config.out, cells)
     write_tables(config.out, config.grid, cells, states)
     print(table(cells, states))
-    print(f"results: {config.out / 'results.json'}")
+    print(f"results: {config.out / RESULTS}")
+    if config.share is not None:
+        write_json(config.share, without_texts(read_json(config.out / RESULTS)))
+        print(f"to share: {config.share}")
     failed = any(states[cell.id]["status"] == FAILED for cell in chosen)
     return SOME_FAILED if failed else 0
 

@@ -45,6 +45,7 @@ from metaharness.train.resume import data_digests
 from metaharness.train.run import train
 
 FILE = "cell.json"
+PROMPT = ("item", "text", "template", "exemplars", "policies")
 MEASURED = ("device", "commit", "changed")  # of the run's provenance
 DONE, FAILED, STARTED, TODO = "done", "failed", "started", "to do"
 _METHODS = {
@@ -179,8 +180,7 @@ def _run(
         evaluation.write([plan], result)
     endings = reached(result.compared[0])
     asked = {
-        one["method"]: {key: one[key] for key in ("text", "policies")}
-        for one in prompts([plan])
+        one["method"]: {key: one[key] for key in PROMPT} for one in prompts([plan])
     }
 
     def described(method: str) -> dict[str, Any]:

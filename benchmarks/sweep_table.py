@@ -1,5 +1,6 @@
 """What a sweep has measured so far, as a table and as JSON."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from experiments.markdown import signed_interval, table_lines
 from metaharness.runlog import jsonfile
 from metaharness.train.compare import BEST_RANDOM
 
+RESULTS = "results.json"
 HEAD = (
     "model", "task", "method", "seed", "score (95% interval)", "measure",
     "sd over harnesses", "items", "harnesses", "calls an episode",
@@ -25,7 +27,7 @@ def write_tables(
     (out / "table.md").write_text(table(cells, states) + "\n")
     done = [cell for cell in cells if states[cell.id]["status"] == DONE]
     jsonfile.write_json(
-        out / "results.json",
+        out / RESULTS,
         {
             "grid": grid.name,
             "complete": len(done) == len(cells),
@@ -45,6 +47,22 @@ def write_tables(
             ],
         },
     )
+
+
+def without_texts(results: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of results.json that holds no text of a data set: prompts by SHA-256."""
+
+    def hashed(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            own = {name: hashed(held) for name, held in value.items()}
+            prompt = own.get("prompt")
+            if isinstance(prompt, dict) and "text" in prompt:
+                text = prompt.pop("text").encode()
+                prompt["text_sha256"] = hashlib.sha256(text).hexdigest()
+            return own
+        return [hashed(held) for held in value] if isinstance(value, list) else value
+
+    return hashed(results)
 
 
 def _portable(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -113,20 +113,29 @@ class EvaluationRun:
 
 
 def prompts(plans: Sequence[Plan]) -> list[dict[str, Any]]:
-    """What each method's first harness asks of the first item, and its policies."""
+    """What each method's first harness asks of the first item; the template, exemplars
+    (ids, in prompt order) and policies that it has."""
     return [
-        {
-            "task": plan.task.name,
-            "method": method,
-            "item": plan.items[0].uid,
-            "text": plan.space.prompt_text(choices[0], plan.items[0]),
-            "max_new_tokens": plan.task.max_new_tokens,
-            "stop": list(plan.task.stop),
-            "policies": json_safe(plan.space.harness.policies(choices[0])._asdict()),
-        }
+        _prompt(plan, method, choices[0])
         for plan in plans
         for method, choices in plan.methods.items()
     ]
+
+
+def _prompt(plan: Plan, method: str, choice: Choice) -> dict[str, Any]:
+    harness, item = plan.space.harness, plan.items[0]
+    template, shown = harness.parts(choice)
+    return {
+        "task": plan.task.name,
+        "method": method,
+        "item": item.uid,
+        "text": plan.space.prompt_text(choice, item),
+        "template": template.name,
+        "exemplars": [exemplar.uid for exemplar in shown],
+        "max_new_tokens": plan.task.max_new_tokens,
+        "stop": list(plan.task.stop),
+        "policies": json_safe(harness.policies(choice)._asdict()),
+    }
 
 
 def reached(compared: Compared) -> dict[str, dict[str, int]]:

@@ -1,5 +1,6 @@
 """A sweep runs each cell once, goes on where it was stopped, and loses nothing."""
 
+import hashlib
 import json
 import shutil
 import textwrap
@@ -142,7 +143,9 @@ def test_every_cell_has_a_row_and_its_runs_files(swept):
         assert len(episodes(swept.out, name)) == 3 * num
         assert sum(result["reached"].values()) == 3 * num
         assert result["measured"]["device"] == "cpu"
-        assert result["prompt"]["policies"]["retry"]["attempts"] == 1
+        prompt = result["prompt"]
+        assert prompt["policies"]["retry"]["attempts"] == 1
+        assert prompt["template"] and bool(prompt["exemplars"]) == (num > 1)
         scores = json.loads(
             (swept.out / cell["run"] / "evaluate/scores.json").read_text()
         )
@@ -150,6 +153,21 @@ def test_every_cell_has_a_row_and_its_runs_files(swept):
     lines = (swept.out / "table.md").read_text().splitlines()
     assert sum(line.startswith("| tiny |") for line in lines) == 4
     assert "partial" not in lines[-1]
+
+
+def test_results_can_be_shared_without_texts_of_data_sets(swept, tmp_path):
+    path = tmp_path / "shared.json"
+    assert main(Sweep(swept.grid, swept.out, share=path, quiet=True)) == 0
+    text = path.read_text()
+    whole, cells = results(swept.out)
+    question = json.loads((DATA / "cli/task.jsonl").read_text().splitlines()[0])
+    for own, cell in zip(json.loads(text)["cells"], cells.values(), strict=True):
+        asked, kept = cell["result"].pop("prompt"), own["result"].pop("prompt")
+        assert own == cell
+        said = asked.pop("text")
+        assert kept.pop("text_sha256") == hashlib.sha256(said.encode()).hexdigest()
+        assert kept == asked and said not in text
+    assert whole["cells"] and question["question"] not in text
 
 
 def test_models_and_tasks_are_loaded_once(swept):
