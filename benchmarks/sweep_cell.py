@@ -26,7 +26,7 @@ from metaharness.harness.space import build_space
 from metaharness.model.adapter import has_adapter, with_adapter
 from metaharness.model.load import Model, load_model
 from metaharness.runlog import jsonfile
-from metaharness.runlog.budget import BudgetCounter
+from metaharness.runlog.budget import BudgetCounter, Counts
 from metaharness.runlog.report_data import METHODS, from_json
 from metaharness.tasks.registry import load_task
 from metaharness.tasks.task import Task
@@ -40,6 +40,7 @@ from metaharness.train.evaluate import (
     run_evaluation,
 )
 from metaharness.train.evaluate_run import EvaluationRun, prompts, reached
+from metaharness.train.finalists import DEPLOYMENT
 from metaharness.train.loop import PHASE
 from metaharness.train.resume import data_digests
 from metaharness.train.run import train
@@ -253,9 +254,11 @@ def _complete(run: Path) -> bool:
 
 def _training_counts(run: Path) -> dict[str, Any]:
     report = from_json(jsonfile.read_json(run / "report.json"))
-    counts = next((row.counts for row in report.budget if row.phase == PHASE), None)
-    if counts is None:
+    # what decides on the harness to deploy is part of it, as for random search
+    rows = [row.counts for row in report.budget if row.phase in (PHASE, DEPLOYMENT)]
+    if not rows:
         return {}
+    counts = sum(rows, start=Counts())
     return {
         "training_calls": counts.lm_calls,
         "training_tokens": counts.token_passes,

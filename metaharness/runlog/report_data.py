@@ -25,7 +25,7 @@ METHODS = types.MappingProxyType(
         "default": "Default harness",
         "random": "Random",
         "best_random": "Best random",
-        "mode": "Learned, mode",
+        "mode": "Learned",
         "sampled": "Learned, sampled",
         "expected": "Learned, expected",
     }

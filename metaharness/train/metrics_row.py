@@ -26,7 +26,8 @@ def update_row(
 ) -> dict[str, Any]:
     """Losses by task, tokens, metrics of the exemplars' estimator, probabilities; of
     episodes also their reward, tokens, attempts and tool calls, means over the draw,
-    and the metrics of the policies' estimators."""
+    and the metrics of the policies' estimators; of measured losses and of episodes the
+    harnesses drawn, with the loss of each."""
     names = [task.name for task in space.tasks]
 
     def by_task(values) -> dict[str, float]:
@@ -60,6 +61,12 @@ def update_row(
         row["spearman"] = by_task(gate.spearman())
         for name, values in out.estimator[EXEMPLARS].items():
             row[name] = by_task(values)
+    if kind in (MEASURED, EPISODES):
+        row["drawn"] = {
+            name: _drawn(out, graded, task)
+            for task, (name, on) in enumerate(zip(names, active, strict=True))
+            if on
+        }
     row["probabilities"] = {
         slot: {
             name: np.round(p, 5).tolist() for name, p in zip(names, own, strict=True)
@@ -67,6 +74,18 @@ def update_row(
         for slot, own in out.probabilities.items()
     }
     return row
+
+
+def _drawn(out: Updated, graded: Graded | None, task: int) -> list[dict[str, Any]]:
+    """Each harness that was drawn for a task: ids by slot, and its loss."""
+    losses = out.rows[task] if graded is None else graded.loss[task]
+    return [
+        {
+            **{slot: own[task][row].tolist() for slot, own in out.outcomes.items()},
+            "loss": float(loss),
+        }
+        for row, loss in enumerate(losses)
+    ]
 
 
 def validation_row(

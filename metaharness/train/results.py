@@ -20,6 +20,7 @@ from metaharness.train.baselines import (
 from metaharness.train.compare import Compared, compare, deployed_key, generates
 from metaharness.train.config import TrainConfig
 from metaharness.train.deploy import sampled_choices
+from metaharness.train.finalists import DEPLOYMENT
 from metaharness.train.fitted import Fitted
 from metaharness.train.loop import PHASE
 
@@ -105,7 +106,7 @@ def _compare(
 ) -> bool:
     """Random search at the tokens of training, then all methods on test items."""
     notes = results.notes
-    spent = counter.counts(PHASE)
+    spent = counter.counts(PHASE) + counter.counts(DEPLOYMENT)
     num_items = config.evaluation.validation_items
     if space.harness.policy_slots:
         num_items = episode_items(config)

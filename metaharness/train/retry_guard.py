@@ -13,7 +13,7 @@ from metaharness.harness.space import Space
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.stats import Interval, mean_interval
 from metaharness.train.config import TrainConfig
-from metaharness.train.deploy import mode_choices
+from metaharness.train.finalists import DEPLOYMENT
 from metaharness.train.fitted import Fitted
 
 
@@ -26,7 +26,7 @@ def settle_retries(
     counter: BudgetCounter,
     cache: CallCache | None = None,
 ) -> Fitted:
-    """The likeliest harness of each task, its retries dropped where they do not pay.
+    """The harness to deploy of each task, its retries dropped where they do not pay.
 
     Each is graded on the validation items. What its retries changed, reward less the
     price of their tokens, is known episode by episode: had the first attempt been the
@@ -38,12 +38,12 @@ def settle_retries(
         for place, policy in enumerate(space.harness.retry)
         if policy.attempts == 1
     ]
-    choices = mode_choices(space, fitted.state)
+    choices = fitted.choices(space)
     if not (config.guards.retries and once):
         return fitted
     notes = list(fitted.notes)
     chances = np.asarray(fitted.state.logits["retry"])
-    with counter.phase("validation"):
+    with counter.phase(DEPLOYMENT):
         for index, (task, choice) in enumerate(zip(space.tasks, choices, strict=True)):
             if space.harness.retry[choice.retry].attempts == 1:
                 continue

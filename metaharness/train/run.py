@@ -33,6 +33,7 @@ from metaharness.train.config import TrainConfig
 from metaharness.train.config_file import as_data
 from metaharness.train.deploy import probabilities
 from metaharness.train.diagnosis import theta_note
+from metaharness.train.finalists import settle_finalists
 from metaharness.train.fitted import Fitted
 from metaharness.train.journal import Journal
 from metaharness.train.label_fit import fit_biases
@@ -124,21 +125,8 @@ def train(
         CallCache(run.path / CALLS) if harness.policy_slots else nullcontext() as calls,
     ):
         fitted = fit(space, config, counter=counter, journal=journal, calls=calls)
-        if harness.retry and fitted.stopped != INTERRUPTED:
-            fitted = settle_retries(
-                space,
-                config,
-                fitted,
-                writer_of(deployed_model(space, config, fitted), config),
-                counter=counter,
-                cache=None if config.schedule.trains_weights else calls,
-            )
-        if (
-            any(policy.constrain for policy in harness.output)
-            and fitted.stopped != INTERRUPTED
-        ):
-            writer = writer_of(deployed_model(space, config, fitted), config)
-            space, fitted = fit_biases(space, config, fitted, writer, counter=counter)
+        if fitted.stopped != INTERRUPTED:
+            space, fitted = _settled(space, config, fitted, counter, calls)
     results = Results(notes=[Note(text, "warning") for text in journal.notes])
     learned = learned_harness(space, fitted)
     run.write_json("harness.json", learned.as_json())
@@ -184,8 +172,36 @@ def train(
     return Run(run.path, learned, filled, interrupted)
 
 
+def _settled(
+    space: Space,
+    config: TrainConfig,
+    fitted: Fitted,
+    counter: BudgetCounter,
+    calls: CallCache | None,
+) -> tuple[Space, Fitted]:
+    """What is deployed: which harness, whether it retries, the bias of its labels.
+    Ctrl-C leaves what was settled until then."""
+    trained = dataclasses.replace(space, model=deployed_model(space, config, fitted))
+    writer = writer_of(trained.model, config)
+    # texts of other weights would not be the ones that are wanted
+    cache = None if config.schedule.trains_weights else calls
+    try:
+        fitted = settle_finalists(
+            trained, config, fitted, writer, counter=counter, cache=cache
+        )
+        if space.harness.retry:
+            fitted = settle_retries(
+                space, config, fitted, writer, counter=counter, cache=cache
+            )
+        if any(policy.constrain for policy in space.harness.output):
+            space, fitted = fit_biases(space, config, fitted, writer, counter=counter)
+    except KeyboardInterrupt:
+        fitted = dataclasses.replace(fitted, stopped=INTERRUPTED)
+    return space, fitted
+
+
 def learned_harness(space: Space, fitted: Fitted) -> Learned:
-    """The learned probabilities and the likeliest harness of each task."""
+    """The learned probabilities and the deployed harness of each task."""
     names = [task.name for task in space.tasks]
     chances = probabilities(space, fitted.state)
     digest = space.model.digest

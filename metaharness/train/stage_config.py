@@ -118,6 +118,9 @@ class GuardConfig:
     never goes back"""
     patience: int = 0
     """validations without a better one before the run stops; 0 never stops"""
+    finalists: int = 6
+    """harnesses of a task that are measured on validation items before one is deployed:
+    the likeliest, the one to start with, the best drawn; 1 deploys the likeliest"""
     retries: bool = True
     """deploy a retry policy only if it earns more than it costs on validation items"""
     leaks: bool = True
@@ -131,6 +134,7 @@ class GuardConfig:
         if self.rollback is not None:
             check_range("guards.rollback", self.rollback, 0)
         check_range("guards.patience", self.patience, 0)
+        check_range("guards.finalists", self.finalists, 1)
         if self.patience and not self.validate_every:
             raise InputError(
                 f"guards.patience: expected validations to count, got "

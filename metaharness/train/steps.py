@@ -57,7 +57,8 @@ class Updated(NamedTuple):
     gated: the same rows through the gate, or None; template: int32 ``[task, row]``;
     forward, backward, calls: int32, cost; estimator: slot -> metrics ``[task]``;
     probabilities: slot -> float32 ``[task, pool]`` after the update; theta_grad: norm
-    of the gradient in theta, before it is clipped, or None.
+    of the gradient in theta, before it is clipped, or None; outcomes: slot -> int32
+    ``[task, row, k]``, what was drawn, or None where the draw is soft.
     """
 
     loss: jax.Array
@@ -70,6 +71,7 @@ class Updated(NamedTuple):
     estimator: Mapping[str, Any]
     probabilities: Mapping[str, jax.Array]
     theta_grad: jax.Array | None
+    outcomes: Mapping[str, jax.Array] | None
 
 
 Update = Callable[[TrainState, Problem, jax.Array], tuple[TrainState, Updated]]
@@ -219,6 +221,7 @@ def _make_phases(space, config, estimator_of, part_of, *, phi: bool) -> Phases:
             told.metrics if told else {},
             chances(space, state.logits),
             theta_grad,
+            None if relaxed or not phi else draw.outcomes,
         )
         return state, updated
 

@@ -24,11 +24,13 @@ from metaharness.train.compiled import compile_updates
 from metaharness.train.credit import credit_losses, no_effects
 from metaharness.train.deploy import mode_choices
 from metaharness.train.episode_config import EpisodeConfig
+from metaharness.train.finalists import DEPLOYMENT, settle_finalists
 from metaharness.train.label_fit import fit_biases
 from metaharness.train.loop import fit
 from metaharness.train.resume import data_digests
 from metaharness.train.retry_guard import settle_retries
 from metaharness.train.stage_config import GuardConfig, ScheduleConfig
+from metaharness.train.state import uniform_phi
 
 OUTPUT = (
     OutputPolicy("hashes", extract="hashes"),
@@ -154,7 +156,7 @@ def test_retries_that_do_not_pay_are_not_deployed(space, settings, writer, fitte
         (deployed,) = settled.choices(space)
         assert deployed == (choice if kept else choice._replace(retry=0))
         assert ("not deployed" in settled.notes[-1]) == (not kept)
-        assert counter.counts("validation").lm_calls > 0
+        assert counter.counts(DEPLOYMENT).lm_calls > 0
     off = dataclasses.replace(priced, guards=GuardConfig(retries=False))
     same = settle_retries(space, off, fitted, writer, counter=BudgetCounter())
     assert same.choices(space) == [choice]
@@ -370,3 +372,27 @@ def test_curves_keep_nats_and_rewards_apart(space, config, writer, fitted):
     settings = make_config(config, steps=2, prompt_loss="episode")
     alone = fit(space, settings, counter=BudgetCounter(), writer=writer)
     assert titles(alone) == reward
+
+
+def test_a_likeliest_harness_that_fails_is_not_deployed(space, settings, writer):
+    """Judged by graded episodes: answers are on the last line, "marked" finds none."""
+    phi = uniform_phi(space)
+    wrong = phi.delta["output"].at[0, 1].set(5.0)
+    start = phi._replace(delta={**phi.delta, "output": wrong})
+    short = make_config(settings, steps=1)
+    fitted = fit(space, short, counter=BudgetCounter(), writer=writer, start=start)
+    (likeliest,) = mode_choices(space, fitted.state)
+    assert OUTPUT[likeliest.output].name == "marked"
+    (row,) = fitted.trace
+    (own,) = row["drawn"].values()
+    assert np.mean([one["loss"] for one in own]) == pytest.approx(
+        row["episode_loss"]["sum"]
+    )
+    right = {**own[0], "output": [2], "retry": [1], "loss": 0.2}
+    trace = [{**row, "drawn": {"sum": [*own, right]}}]
+    fitted = dataclasses.replace(fitted, trace=trace)
+    counter = BudgetCounter()
+    settled = settle_finalists(space, short, fitted, writer, counter=counter)
+    (deployed,) = settled.choices(space)
+    assert OUTPUT[deployed.output].name == "last line"
+    assert counter.counts(DEPLOYMENT).lm_calls > 0

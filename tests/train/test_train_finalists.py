@@ -1,0 +1,173 @@
+"""What is deployed: the likeliest harness, unless validation knows a better one."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from metaharness.harness.scoring import score_harnesses
+from metaharness.harness.slots import Choice
+from metaharness.runlog.budget import BudgetCounter
+from metaharness.train.attribution import seed_choice
+from metaharness.train.deploy import mode_choices
+from metaharness.train.finalists import (
+    DEPLOYMENT,
+    LIKELIEST,
+    START,
+    finalists,
+    settle_finalists,
+    stand,
+)
+from metaharness.train.stage_config import GuardConfig
+from metaharness.train.state import Phi
+
+
+def drawn(choice, loss):
+    return {"exemplars": list(choice[0]), "template": [choice[1]], "loss": loss}
+
+
+@pytest.fixture(scope="module")
+def truth(space):
+    """Task -> (choices, mean nats on the validation items) of every harness."""
+    pairs = [(a, b) for a in range(8) for b in range(a + 1, 8)]
+    out = []
+    for index, task in enumerate(space.tasks):
+        allowed = np.flatnonzero(space.masks["exemplars"][index])
+        choices = [
+            Choice(pair, template)
+            for pair in pairs
+            for template in (0, 1)
+            if set(pair) <= set(allowed)
+        ]
+        scores = score_harnesses(
+            space,
+            task,
+            choices,
+            task.validation[:4],
+            generate=False,
+            counter=BudgetCounter(),
+        )
+        out.append((choices, scores.nats.mean(axis=1)))
+    return out
+
+
+def led_to(space, fitted, choices):
+    """As after a training that made these the likeliest, and drew nothing."""
+    delta = {
+        slot: np.zeros(x.shape, np.float32) for slot, x in fitted.state.logits.items()
+    }
+    for task, choice in enumerate(choices):
+        delta["exemplars"][task, list(choice.exemplars)] = 5
+        delta["template"][task, choice.template] = 5
+    none = {slot: jnp.zeros(x.shape[1]) for slot, x in delta.items()}
+    phi = Phi(none, {slot: jnp.asarray(x) for slot, x in delta.items()})
+    return dataclasses.replace(fitted, state=fitted.state._replace(phi=phi), trace=[])
+
+
+@pytest.mark.parametrize(
+    "table, deployed",
+    [
+        ([[2, 2, 2, 2], [1, 1, 1, 1]], 1),
+        ([[1, 1, 1, 1], [2, 2, 2, 2]], 0),
+        ([[2, 2, 2, 2], [2, 2, 2, 2]], 0),
+        # gains 1, -1, 1, 0: mean .25, standard error .48
+        ([[2, 2, 2, 2], [1, 3, 1, 2]], 0),
+        # gains 2, 0, 1, 1: mean 1, standard error .41
+        ([[2, 2, 2, 2], [0, 2, 1, 1]], 1),
+        ([[2, 2, 2, 2], [1, 1, 1, 1], [0, 0, 0, 1]], 2),
+        ([[np.nan, 2, 2, 2], [3, 3, 3, 3]], 1),
+        ([[2, 2, 2, 2], [np.nan, 0, 0, 0]], 0),
+        ([[2], [1]], 0),
+    ],
+)
+def test_the_likeliest_stands_within_one_standard_error(table, deployed):
+    standing = stand(np.array(table, float))
+    assert standing.deployed == deployed
+    if np.isfinite(table).all() and len(table[0]) > 1:
+        gains = np.subtract(table[0], table[standing.best])
+        assert standing.gain == pytest.approx(gains.mean())
+        assert standing.error == pytest.approx(gains.std(ddof=1) / 2)
+
+
+def test_finalists_are_the_likeliest_the_start_and_the_best_drawn(space, ran):
+    (mode, _), start = mode_choices(space, ran.first.state), seed_choice(space, 0)
+    others = [
+        Choice(pair, template)
+        for pair in ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
+        for template in (0, 1)
+    ]
+    others = [one for one in others if one not in (mode, start)]
+    turned = others[1]._replace(exemplars=others[1].exemplars[::-1])
+    rows = [
+        [drawn(others[0], 3.0), drawn(turned, 1.0), drawn(start, 0.1)],
+        [drawn(others[1], 2.0), drawn(others[2], None), drawn(others[3], 2.5)],
+    ]
+    trace = [
+        {"step": step, "drawn": {"sum": row}} for step, row in enumerate(rows, start=1)
+    ]
+    fitted = dataclasses.replace(ran.first, trace=[{"step": 0}, *trace])
+    found = finalists(space, fitted, 0, 10)
+    expected = [mode, start, others[1], others[3], others[0]]
+    assert [one.choice for one in found] == list(dict.fromkeys(expected))
+    assert found[0].name == LIKELIEST and (mode == start or found[1].name == START)
+    assert found[-1].name == "a harness drawn in update 1"
+    assert finalists(space, fitted, 0, 3) == found[:3]
+    assert [one.name for one in finalists(space, fitted, 1, 10)][0] == LIKELIEST
+
+
+def test_every_update_says_what_it_drew(ran, space):
+    rows = [row for row in ran.first.trace if row["kind"] == "measured"]
+    assert rows and all("drawn" not in r for r in ran.first.trace if r not in rows)
+    for row in rows:
+        assert set(row["drawn"]) == {"sum", "swap"}
+        for index, own in enumerate(row["drawn"].values()):
+            assert len(own) == 4
+            mask = space.masks["exemplars"][index]
+            for one in own:
+                assert len(set(one["exemplars"])) == 2 and mask[one["exemplars"]].all()
+                assert one["template"][0] in (0, 1) and one["loss"] > 0
+        losses = [one["loss"] for own in row["drawn"].values() for one in own]
+        spread = np.std(np.reshape(losses, (2, 4)), axis=1)
+        assert spread == pytest.approx(list(row["spread"].values()), rel=1e-4)
+
+
+def test_a_bad_likeliest_harness_is_not_deployed(space, config, ran, truth):
+    ranked = [[choices[i] for i in np.argsort(nats)] for choices, nats in truth]
+    best, worst = ([own[at] for own in ranked] for at in (0, -1))
+    fitted = led_to(space, ran.first, worst)
+    assert mode_choices(space, fitted.state) == worst
+    trace = [
+        {
+            "step": 7,
+            "drawn": {
+                task.name: [drawn(one, 1.0), drawn(bad, 9.0)]
+                for task, one, bad in zip(space.tasks, best, worst, strict=True)
+            },
+        }
+    ]
+    fitted = dataclasses.replace(fitted, trace=trace)
+    counter = BudgetCounter()
+    settled = settle_finalists(space, config, fitted, None, counter=counter)
+    assert settled.choices(space) == best
+    for index, task in enumerate(space.tasks):
+        first = best[index] == seed_choice(space, index)
+        name = START if first else "a harness drawn in update 7"
+        worst_nats = truth[index][1].max()
+        assert settled.notes[-2 + index].startswith(
+            f"Deployed for {task.name}: {name}. Losses on 4 validation items: "
+            f"the likeliest harness {worst_nats:.3f}"
+        )
+    spent = counter.counts(DEPLOYMENT)
+    assert spent.token_forwards == counter.counts().token_forwards > 0
+
+    good = led_to(space, ran.first, best)
+    good = dataclasses.replace(good, trace=trace)
+    settled = settle_finalists(space, config, good, None, counter=BudgetCounter())
+    assert settled.choices(space) == best
+    assert "Deployed for sum: the likeliest harness." in settled.notes[-2]
+
+    off = dataclasses.replace(config, guards=GuardConfig(finalists=1))
+    counter = BudgetCounter()
+    assert settle_finalists(space, off, fitted, None, counter=counter) is fitted
+    assert not counter.counts().lm_calls
