@@ -2,10 +2,10 @@
 
 A short or noisy training can leave probabilities whose likeliest harness was never
 drawn, let alone measured. Before one is deployed, a few are measured on the same
-validation items: the likeliest, the one to start with, and those of the smallest losses
-among the drawn. The likeliest stands unless the best of them has a smaller loss by more
-than one standard error of the difference (Breiman et al. 1984, the one standard error
-rule).
+validation items, as many as half of what training spent pays for: the likeliest, the
+one to start with, and those of the smallest losses among the drawn. The likeliest
+stands unless the best of them has a smaller loss by more than one standard error of
+the difference (Breiman et al. 1984, the one standard error rule).
 """
 
 import dataclasses
@@ -25,10 +25,13 @@ from metaharness.tasks.task import Item, Task
 from metaharness.train.attribution import seed_choice
 from metaharness.train.config import TrainConfig
 from metaharness.train.fitted import Fitted
+from metaharness.train.loop import PHASE
 
 DEPLOYMENT = "deployment"
 """Phase of the budget counter: what is spent to decide what is deployed. Comparisons at
 equal tokens count it as training."""
+_SHARE = 0.5  # of training's tokens
+_LEAST = 8  # items, where even they cost more
 LIKELIEST, START = "the likeliest harness", "the harness to start with"
 
 
@@ -77,10 +80,12 @@ def settle_finalists(
     if most < 2:
         return fitted
     choices, notes = fitted.choices(space), list(fitted.notes)
+    affordable = _SHARE * counter.counts(PHASE).token_passes / space.num_tasks
     with counter.phase(DEPLOYMENT):
         for index, task in enumerate(space.tasks):
-            items = task.validation[: config.evaluation.validation_items]
             found = finalists(space, fitted, index, most)
+            items = task.validation[: config.evaluation.validation_items]
+            items = items[: _num_items(space, fitted, task, found, items, affordable)]
             if len(found) < 2 or not items:
                 continue
             table = _losses(
@@ -130,6 +135,32 @@ def _choice(drawn: Mapping[str, Any]) -> Choice:
         slot: ids[0] for slot, ids in drawn.items() if slot not in ("loss", "exemplars")
     }
     return Choice(tuple(sorted(drawn.get("exemplars", ()))), **single)
+
+
+def _num_items(
+    space: Space,
+    fitted: Fitted,
+    task: Task,
+    found: Sequence[Finalist],
+    items: Sequence[Item],
+    affordable: float,
+) -> int:
+    """How many items can be read, or answered, by all finalists for these tokens."""
+    if space.harness.policy_slots:
+        rows = [row for row in fitted.trace if task.name in row.get("tokens", {})]
+        each = rows[-1]["tokens"][task.name] * len(found) if rows else np.inf
+        return max(_LEAST, int(affordable // max(each, 1)))
+    shown = [space.harness.parts(one.choice)[0] for one in found]
+    spent = sum(len(space.prefix_tokens(one.choice)) for one in found)
+    for num, item in enumerate(items):
+        answer = len(space.renderer.answer(item.answer))
+        spent += sum(
+            len(space.renderer.question(template, item.question)) + answer
+            for template in shown
+        )
+        if spent > affordable:
+            return max(_LEAST, num)
+    return len(items)
 
 
 def _losses(

@@ -118,7 +118,7 @@ class GuardConfig:
     never goes back"""
     patience: int = 0
     """validations without a better one before the run stops; 0 never stops"""
-    finalists: int = 6
+    finalists: int = 4
     """harnesses of a task that are measured on validation items before one is deployed:
     the likeliest, the one to start with, the best drawn; 1 deploys the likeliest"""
     retries: bool = True

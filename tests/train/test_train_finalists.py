@@ -1,6 +1,7 @@
 """What is deployed: the likeliest harness, unless validation knows a better one."""
 
 import dataclasses
+import re
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from metaharness.harness.scoring import score_harnesses
 from metaharness.harness.slots import Choice
 from metaharness.runlog.budget import BudgetCounter
+from metaharness.train import finalists as module
 from metaharness.train.attribution import seed_choice
 from metaharness.train.deploy import mode_choices
 from metaharness.train.finalists import (
@@ -19,6 +21,7 @@ from metaharness.train.finalists import (
     settle_finalists,
     stand,
 )
+from metaharness.train.loop import PHASE
 from metaharness.train.stage_config import GuardConfig
 from metaharness.train.state import Phi
 
@@ -114,6 +117,30 @@ def test_finalists_are_the_likeliest_the_start_and_the_best_drawn(space, ran):
     assert found[-1].name == "a harness drawn in update 1"
     assert finalists(space, fitted, 0, 3) == found[:3]
     assert [one.name for one in finalists(space, fitted, 1, 10)][0] == LIKELIEST
+
+
+def test_half_of_what_training_spent_pays_for_the_items(
+    space, config, ran, monkeypatch
+):
+    monkeypatch.setattr(module, "_LEAST", 2)
+
+    def run(tokens):
+        counter = BudgetCounter()
+        with counter.phase(PHASE):
+            counter.add(token_forwards=tokens)
+        settled = settle_finalists(space, config, ran.first, None, counter=counter)
+        said = re.findall(r"on (\d) validation items", " ".join(settled.notes))
+        return counter.counts(DEPLOYMENT).token_forwards, said
+
+    (whole, said), (least, few) = run(10**6), run(1)
+    assert said == ["4", "4"] and few == ["2", "2"] and least < whole
+    costs = [run(tokens)[0] for tokens in range(2 * least, 3 * whole, whole // 5)]
+    assert costs == sorted(costs) and costs[0] == least and costs[-1] == whole
+    assert any(least < cost < whole for cost in costs)
+    for tokens, cost in zip(
+        range(2 * least, 3 * whole, whole // 5), costs, strict=True
+    ):
+        assert cost <= tokens / 2
 
 
 def test_every_update_says_what_it_drew(ran, space):
