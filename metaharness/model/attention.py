@@ -19,6 +19,8 @@ import jax
 import jax.numpy as jnp
 from einops import rearrange, repeat
 
+# Queries that are scored at a time: memory for scores grows with it, not with the text.
+QUERIES_AT_ONCE = 512
 # Scores of keys that may not be attended to. Finite, so that no gradient is NaN.
 EXCLUDED = -1e30
 # An excluded key (w = 0) may have a score far above every included one; its mass is
@@ -72,13 +74,28 @@ def attend(
         shape = (*query.shape[:3], keys.shape[2])
         mask = jnp.broadcast_to(jnp.tril(jnp.ones(shape[2:], bool)), shape)
     if implementation == "xla":
-        return _attend_xla(query, keys, values, mask, context, weights)
+        rest = (keys, values, context, weights)
+        if query.shape[2] <= QUERIES_AT_ONCE:
+            return _attend_xla(query, mask, *rest)
+        return _in_turns(lambda *part: _attend_xla(*part, *rest), query, mask)
     if implementation == "cudnn":
         return _attend_cudnn(query, keys, values, mask, context, weights)
     raise ValueError(f"implementation: expected xla or cudnn, got {implementation!r}")
 
 
-def _attend_xla(query, keys, values, mask, context, weights):
+def _in_turns(attend_part, query, mask):
+    """``attend_part(query, mask)`` for some queries after others."""
+    times = query.shape[2]
+    num = -(-times // QUERIES_AT_ONCE)
+    fill = ((0, 0), (0, 0), (0, num * QUERIES_AT_ONCE - times))
+    query = jnp.pad(query, (*fill, (0, 0), (0, 0)))
+    mask = jnp.pad(mask, (*fill, (0, 0)), mode="edge")
+    parts = (rearrange(x, "g r (n t) ... -> n g r t ...", n=num) for x in (query, mask))
+    out = jax.lax.map(lambda part: attend_part(*part), tuple(parts))
+    return rearrange(out, "n g r t h d -> g r (n t) h d")[:, :, :times]
+
+
+def _attend_xla(query, mask, keys, values, context, weights):
     kv_heads = keys.shape[-2]
     wide = jnp.promote_types(query.dtype, jnp.float32)
     dot = functools.partial(jnp.einsum, preferred_element_type=wide)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from metaharness.model import attention
 from metaharness.model.attention import Context, attend
 
 ORACLE = Path(__file__).parents[1] / "data" / "choice_oracles.json"
@@ -166,6 +167,39 @@ def test_an_excluded_key_with_a_huge_score_does_no_harm():
     value, slope = jax.value_and_grad(total)(jnp.asarray(weights, jnp.float32))
     assert float(value) == pytest.approx(quiet, rel=1e-4)
     assert jnp.isfinite(slope).all()
+
+
+@pytest.mark.parametrize("times", [2, 3, 4, 7])
+def test_queries_in_turns_give_what_all_at_once_give(monkeypatch, times):
+    query, keys, values, mask, shared = inputs(times=times)
+    weights = spread([1, 0, 0.3, 0.3, 0.9, 1, 0.05])
+    wanted = jnp.cos(jnp.arange(query.size, dtype=jnp.float32)).reshape(query.shape)
+
+    def run(*args):
+        def total(query, keys, values, shared, weights):
+            out = attend(query, keys, values, mask, shared, weights)
+            return (out * wanted).sum(), out
+
+        grad = jax.grad(total, argnums=(0, 1, 2, 3, 4), has_aux=True)
+        return jax.tree.leaves(grad(*args))
+
+    whole = run(query, keys, values, shared, weights)
+    monkeypatch.setattr(attention, "QUERIES_AT_ONCE", 2)
+    turns = run(query, keys, values, shared, weights)
+    for one, other in zip(turns, whole, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-6)
+
+
+def test_memory_for_scores_does_not_grow_with_the_square_of_the_text():
+    def temporary(times):
+        half = jnp.bfloat16
+        query = jax.ShapeDtypeStruct((1, 4, times, 2, 8), half)
+        own = jax.ShapeDtypeStruct((1, 4, times, 1, 8), half)
+        run = jax.jit(lambda q, k, v: attend(q, k, v, None))
+        return run.lower(query, own, own).compile().memory_analysis().temp_size_in_bytes
+
+    short, long = temporary(1024), temporary(4096)
+    assert long < 6 * short, "16 times where all scores are kept"
 
 
 def test_context_and_weights_come_together():
