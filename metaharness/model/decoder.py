@@ -158,13 +158,17 @@ def random_decoder(
 
 
 class Cache(Context):
-    """Own keys and values: ``[layer, group, row, slot, kv_head, head_dim]`` each."""
+    """Own keys and values: ``[layer, group, kv_head, row, slot, head_dim]`` each.
+
+    The axes of a batched matrix product come first, so that none has to copy a whole
+    cache into another order.
+    """
 
 
 def empty_cache(decoder: Decoder, groups: int, rows: int, slots: int) -> Cache:
     """A cache of zeros with ``slots`` places a row."""
     c = decoder.config
-    shape = (c.num_layers, groups, rows, slots, c.num_kv_heads, c.head_dim)
+    shape = (c.num_layers, groups, c.num_kv_heads, rows, slots, c.head_dim)
     zeros = jnp.zeros(shape, decoder.dtype)
     return Cache(zeros, zeros)
 
@@ -181,7 +185,7 @@ def run_decoder(
     slot: jax.Array | int = 0,
     implementation: str = "xla",
     unroll: int = 1,
-) -> tuple[jax.Array, Cache]:
+) -> tuple[jax.Array, Context]:
     """Hidden states of ``tokens`` after the final norm, and the rows' keys and values.
 
     Args:
@@ -201,8 +205,8 @@ def run_decoder(
         unroll: layers laid out per turn of the scan (without a cache).
 
     Returns:
-        hidden ``[group, row, time, hidden]`` and the rows' own keys and values (the
-        updated cache, or ``[layer, group, row, time, kv_head, head_dim]``).
+        hidden ``[group, row, time, hidden]`` and the rows' own keys and values: the
+        updated cache or, without one, ``[layer, group, row, time, kv_head, head_dim]``.
     """
     c = decoder.config
     hidden = decoder.embedding[...][tokens]
@@ -230,6 +234,7 @@ def run_decoder(
             return block(hidden, layer, shared, lambda k, v: (k, v))
 
         hidden, own = jax.lax.scan(step, hidden, (layers, context), unroll=unroll)
+        own = Context(*own)
     else:
 
         def cached_step(carry, xs):
@@ -239,12 +244,14 @@ def run_decoder(
 
             def store(*fresh):
                 for held, new in zip(caches, fresh, strict=True):
-                    start = (index, 0, 0, slot, 0, 0)
-                    updated.append(jax.lax.dynamic_update_slice(held, new[None], start))
-                return tuple(
+                    start = (index, 0, 0, 0, slot, 0)
+                    new = rearrange(new, "g r s k d -> 1 g k r s d")
+                    updated.append(jax.lax.dynamic_update_slice(held, new, start))
+                layer = (
                     jax.lax.dynamic_index_in_dim(held, index, keepdims=False)
                     for held in updated
                 )
+                return tuple(rearrange(x, "g k r s d -> g r s k d") for x in layer)
 
             hidden, _ = block(hidden, layer, shared, store)
             return (hidden, *updated), None
@@ -253,7 +260,8 @@ def run_decoder(
         (hidden, *own), _ = jax.lax.scan(
             cached_step, (hidden, *cache), (layers, context, index)
         )
-    return _rms_norm(hidden, decoder.final_norm[...], c.rms_eps), Cache(*own)
+        own = Cache(*own)
+    return _rms_norm(hidden, decoder.final_norm[...], c.rms_eps), own
 
 
 def vocabulary_logits(decoder: Decoder, hidden: jax.Array) -> jax.Array:

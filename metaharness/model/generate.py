@@ -238,7 +238,7 @@ def make_decode(
 def _advance(decoder, prefix, prompted, tokens, step):
     """Run ``tokens [group, row, time]`` as the answer's tokens ``step``, ..."""
     groups, rows, num = tokens.shape
-    slots = jnp.arange(prompted.cache.keys.shape[3])
+    slots = jnp.arange(prompted.cache.keys.shape[4])
     first = prompted.width + step
     question = slots < prompted.lengths[..., None, None]
     answer = (slots >= prompted.width) & (slots <= first + jnp.arange(num)[:, None])

@@ -19,10 +19,13 @@ from tiny_space import TEMPLATES, make_space
 
 from metaharness.model.attention import Context, attend
 from metaharness.model.complete import Completer
+from metaharness.model.config import DecoderConfig
+from metaharness.model.decoder import random_decoder
 from metaharness.model.likelihood import Rows, item_nats
 from metaharness.model.load import Model, load_model
 from metaharness.model.prefix import encode_pool, key_weights
 from metaharness.model.request import Request
+from metaharness.model.writing import jitted_advance, jitted_start
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.train.config import EvalConfig, TrainConfig
 from metaharness.train.loop import fit
@@ -204,6 +207,7 @@ import json, warnings
 from metaharness.model.complete import Completer
 from metaharness.model.load import load_model
 from metaharness.model.request import Request
+from metaharness.model.writing import jitted_advance, jitted_start
 model = load_model("smollm2-135m", dtype="bfloat16")
 def ids(text):
     return tuple(model.tokenizer.encode(text))
@@ -239,3 +243,39 @@ def test_a_batch_too_large_for_the_memory_is_halved():
     warned, texts = json.loads(ended.stdout.splitlines()[-1])
     assert sum("did not fit into the device's memory" in text for text in warned) > 1
     assert len(texts) == 512 and len(set(texts)) > 100
+
+
+def test_writing_copies_no_cache():
+    """A cache in another order than its products want was copied whole, twice."""
+    decoder = random_decoder(jax.random.key(0), small_config(), jnp.bfloat16)
+    groups, rows, width, room = 4, 64, 128, 384
+    asked = (
+        jnp.ones((groups, 64), jnp.int32),
+        jnp.full((groups,), 64),
+        jnp.ones((groups, rows, width), jnp.int32),
+        jnp.full((groups, rows), width),
+    )
+    start = jitted_start(room, "xla")
+    prefix, prompted, decoding = jax.eval_shape(start, decoder, *asked)
+    keys = jax.eval_shape(jax.vmap(jax.vmap(jax.random.key)), asked[3])
+    heat = jax.ShapeDtypeStruct((groups, rows), jnp.float32)
+    until = jax.ShapeDtypeStruct((), jnp.int32)
+    advance = jitted_advance((0,), True)
+    lowered = advance.lower(decoder, prefix, prompted, decoding, keys, heat, until)
+    memory = lowered.compile().memory_analysis()
+    cache = sum(x.size * x.dtype.itemsize for x in decoding.cache)
+    assert memory.temp_size_in_bytes < cache / 2
+
+
+def small_config() -> DecoderConfig:
+    return DecoderConfig(
+        architecture="llama",
+        vocab_size=1024,
+        hidden_size=256,
+        intermediate_size=512,
+        num_layers=8,
+        num_heads=14,
+        num_kv_heads=2,
+        head_dim=64,
+        max_positions=2048,
+    )
