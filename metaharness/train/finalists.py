@@ -10,7 +10,7 @@ the difference (Breiman et al. 1984, the one standard error rule).
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,39 +21,20 @@ from metaharness.harness.scoring import score_harnesses
 from metaharness.harness.slots import Choice
 from metaharness.harness.space import Space
 from metaharness.runlog.budget import BudgetCounter
+from metaharness.runlog.progress import Progress
 from metaharness.tasks.task import Item, Task
 from metaharness.train.attribution import seed_choice
 from metaharness.train.config import TrainConfig
-from metaharness.train.fitted import Fitted
+from metaharness.train.fitted import Finalist, Fitted, Standing
 from metaharness.train.loop import PHASE
 
+FILE = "finalists.json"
 DEPLOYMENT = "deployment"
 """Phase of the budget counter: what is spent to decide what is deployed. Comparisons at
 equal tokens count it as training."""
 _SHARE = 0.5  # of training's tokens
 _LEAST = 8  # items, where even they cost more
 LIKELIEST, START = "the likeliest harness", "the harness to start with"
-
-
-class Finalist(NamedTuple):
-    """A harness that may be deployed, and where it comes from."""
-
-    choice: Choice
-    name: str
-
-
-class Standing(NamedTuple):
-    """Means of the finalists' losses, and what the best has over the first.
-
-    best: its place; gain: first loss less the best one; error: standard error of the
-    gain, paired by item; deployed: place of the one to deploy.
-    """
-
-    losses: np.ndarray
-    best: int
-    gain: float
-    error: float
-    deployed: int
 
 
 def settle_finalists(
@@ -80,8 +61,12 @@ def settle_finalists(
     if most < 2:
         return fitted
     choices, notes = fitted.choices(space), list(fitted.notes)
+    standing: dict[str, Standing] = {}
     affordable = _SHARE * counter.counts(PHASE).token_passes / space.num_tasks
-    with counter.phase(DEPLOYMENT):
+    with (
+        counter.phase(DEPLOYMENT),
+        Progress("deployment", total=space.num_tasks, quiet=config.quiet) as bar,
+    ):
         for index, task in enumerate(space.tasks):
             found = finalists(space, fitted, index, most)
             items = task.validation[: config.evaluation.validation_items]
@@ -92,10 +77,32 @@ def settle_finalists(
                 space, config, task, [f.choice for f in found], items, writer,
                 counter=counter, cache=cache,
             )  # fmt: skip
-            standing = stand(table)
-            choices[index] = found[standing.deployed].choice
-            notes.append(_said(task.name, found, standing, len(items)))
-    return dataclasses.replace(fitted, notes=tuple(notes), deployed=tuple(choices))
+            own = standing[task.name] = stand(found, table)
+            choices[index] = found[own.deployed].choice
+            bar.update(index + 1, {"loss": own.losses[own.deployed]})
+    return dataclasses.replace(
+        fitted,
+        notes=(*notes, *_said(standing)),
+        deployed=tuple(choices),
+        standing=standing,
+    )
+
+
+def standing_json(standing: Mapping[str, Standing]) -> dict[str, Any]:
+    """What ``finalists.json`` of a run keeps, by task."""
+    return {
+        task: {
+            "num_items": own.num_items,
+            "finalists": [
+                {"name": one.name, "choice": one.choice._asdict(), "loss": loss}
+                for one, loss in zip(own.finalists, own.losses, strict=True)
+            ],
+            "deployed": own.deployed,
+            "gain": own.gain,
+            "standard_error": own.error,
+        }
+        for task, own in standing.items()
+    }
 
 
 def finalists(space: Space, fitted: Fitted, index: int, most: int) -> list[Finalist]:
@@ -117,17 +124,19 @@ def finalists(space: Space, fitted: Fitted, index: int, most: int) -> list[Final
     return [Finalist(choice, name) for choice, name in found.items()][:most]
 
 
-def stand(table: np.ndarray) -> Standing:
+def stand(found: Sequence[Finalist], table: np.ndarray) -> Standing:
     """Who wins; table: losses float ``[finalist, item]``, the likeliest first."""
     table = np.where(np.isfinite(table), table, np.inf)
     means = table.mean(axis=1)
-    best = int(means.argmin())
+    best, num = int(means.argmin()), table.shape[1]
+    losses = tuple(means.tolist())
     if not np.isfinite(means[0]):
-        return Standing(means, best, np.inf, 0.0, best)
+        return Standing(tuple(found), losses, num, np.inf, 0.0, best)
     gains = table[0] - table[best]
-    gain, num = float(gains.mean()), len(gains)
+    gain = float(gains.mean())
     error = float(gains.std(ddof=1) / np.sqrt(num)) if num > 1 else np.inf
-    return Standing(means, best, gain, error, best if gain > error else 0)
+    deployed = best if gain > error else 0
+    return Standing(tuple(found), losses, num, gain, error, deployed)
 
 
 def _choice(drawn: Mapping[str, Any]) -> Choice:
@@ -196,18 +205,21 @@ def _losses(
     return grades.table(lambda trace: trace.loss(episodes.token_price))
 
 
-def _said(
-    task: str, found: Sequence[Finalist], standing: Standing, num_items: int
-) -> str:
+def _said(standing: Mapping[str, Standing]) -> list[str]:
     """What was decided, in words."""
-    losses = ", ".join(
-        f"{one.name} {loss:.3f}"
-        for one, loss in zip(found, standing.losses, strict=True)
-    )
-    deployed = found[standing.deployed].name
-    said = f"Deployed for {task}: {deployed}. Losses on {num_items} validation items: "
-    said += losses
-    if standing.best:
-        said += f"; the best has {standing.gain:.3f} over the likeliest, one standard "
-        said += f"error is {standing.error:.3f}"
-    return f"{said}."
+    notes = [
+        f"{task} deploys {own.finalists[own.deployed].name}: its loss on "
+        f"{own.num_items} validation items is {own.losses[own.deployed]:.2f}, that of "
+        f"the likeliest {own.losses[0]:.2f} (higher by {own.gain:.2f}, standard error "
+        f"{own.error:.2f})."
+        for task, own in standing.items()
+        if own.deployed
+    ]
+    kept = [task for task, own in standing.items() if not own.deployed]
+    if kept:
+        notes.append(
+            f"The likeliest harness is deployed for {', '.join(kept)}: on validation "
+            "items neither the one to start with nor the best drawn is better by more "
+            "than a standard error."
+        )
+    return notes

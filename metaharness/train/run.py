@@ -22,6 +22,7 @@ from metaharness.model.load import Model
 from metaharness.model.lora_file import save_lora
 from metaharness.runlog import provenance, report, table
 from metaharness.runlog.budget import Budget, BudgetCounter
+from metaharness.runlog.jsonfile import json_safe
 from metaharness.runlog.report_data import Note, Report
 from metaharness.runlog.rundir import RunDirectory, new_path
 from metaharness.runlog.sinks import check_sinks
@@ -33,7 +34,8 @@ from metaharness.train.config import TrainConfig
 from metaharness.train.config_file import as_data
 from metaharness.train.deploy import probabilities
 from metaharness.train.diagnosis import theta_note
-from metaharness.train.finalists import settle_finalists
+from metaharness.train.finalists import FILE as FINALISTS
+from metaharness.train.finalists import settle_finalists, standing_json
 from metaharness.train.fitted import Fitted
 from metaharness.train.journal import Journal
 from metaharness.train.label_fit import fit_biases
@@ -130,6 +132,8 @@ def train(
     results = Results(notes=[Note(text, "warning") for text in journal.notes])
     learned = learned_harness(space, fitted)
     run.write_json("harness.json", learned.as_json())
+    if fitted.standing:
+        run.write_json(FINALISTS, json_safe(standing_json(fitted.standing)))
     if fitted.state.theta is not None:
         save_lora(
             run.path / FOLDER,

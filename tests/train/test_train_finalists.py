@@ -1,7 +1,6 @@
 """What is deployed: the likeliest harness, unless validation knows a better one."""
 
 import dataclasses
-import re
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +20,7 @@ from metaharness.train.finalists import (
     settle_finalists,
     stand,
 )
+from metaharness.train.fitted import Finalist
 from metaharness.train.loop import PHASE
 from metaharness.train.stage_config import GuardConfig
 from metaharness.train.state import Phi
@@ -85,10 +85,11 @@ def led_to(space, fitted, choices):
     ],
 )
 def test_the_likeliest_stands_within_one_standard_error(table, deployed):
-    standing = stand(np.array(table, float))
-    assert standing.deployed == deployed
+    found = [Finalist(Choice((), at), str(at)) for at in range(len(table))]
+    standing = stand(found, np.array(table, float))
+    assert standing.deployed == deployed and standing.num_items == len(table[0])
     if np.isfinite(table).all() and len(table[0]) > 1:
-        gains = np.subtract(table[0], table[standing.best])
+        gains = np.subtract(table[0], table[np.argmin(standing.losses)])
         assert standing.gain == pytest.approx(gains.mean())
         assert standing.error == pytest.approx(gains.std(ddof=1) / 2)
 
@@ -129,11 +130,11 @@ def test_half_of_what_training_spent_pays_for_the_items(
         with counter.phase(PHASE):
             counter.add(token_forwards=tokens)
         settled = settle_finalists(space, config, ran.first, None, counter=counter)
-        said = re.findall(r"on (\d) validation items", " ".join(settled.notes))
-        return counter.counts(DEPLOYMENT).token_forwards, said
+        items = [own.num_items for own in settled.standing.values()]
+        return counter.counts(DEPLOYMENT).token_forwards, items
 
-    (whole, said), (least, few) = run(10**6), run(1)
-    assert said == ["4", "4"] and few == ["2", "2"] and least < whole
+    (whole, every), (least, few) = run(10**6), run(1)
+    assert every == [4, 4] and few == [2, 2] and least < whole
     costs = [run(tokens)[0] for tokens in range(2 * least, 3 * whole, whole // 5)]
     assert costs == sorted(costs) and costs[0] == least and costs[-1] == whole
     assert any(least < cost < whole for cost in costs)
@@ -177,13 +178,15 @@ def test_a_bad_likeliest_harness_is_not_deployed(space, config, ran, truth):
     counter = BudgetCounter()
     settled = settle_finalists(space, config, fitted, None, counter=counter)
     assert settled.choices(space) == best
-    for index, task in enumerate(space.tasks):
+    for index, (task, note) in enumerate(
+        zip(space.tasks, settled.notes[-2:], strict=True)
+    ):
         first = best[index] == seed_choice(space, index)
         name = START if first else "a harness drawn in update 7"
-        worst_nats = truth[index][1].max()
-        assert settled.notes[-2 + index].startswith(
-            f"Deployed for {task.name}: {name}. Losses on 4 validation items: "
-            f"the likeliest harness {worst_nats:.3f}"
+        low, high = truth[index][1].min(), truth[index][1].max()
+        assert note.startswith(
+            f"{task.name} deploys {name}: its loss on 4 validation items is {low:.2f}, "
+            f"that of the likeliest {high:.2f} (higher by {high - low:.2f}, "
         )
     spent = counter.counts(DEPLOYMENT)
     assert spent.token_forwards == counter.counts().token_forwards > 0
@@ -192,7 +195,7 @@ def test_a_bad_likeliest_harness_is_not_deployed(space, config, ran, truth):
     good = dataclasses.replace(good, trace=trace)
     settled = settle_finalists(space, config, good, None, counter=BudgetCounter())
     assert settled.choices(space) == best
-    assert "Deployed for sum: the likeliest harness." in settled.notes[-2]
+    assert "likeliest harness is deployed for sum, swap: " in settled.notes[-1]
 
     off = dataclasses.replace(config, guards=GuardConfig(finalists=1))
     counter = BudgetCounter()

@@ -30,7 +30,7 @@ FILES = {
     "report.json",
     "report.html",
 }
-MEASURED = {"baselines.json"}
+MEASURED = {"finalists.json", "baselines.json"}
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +68,16 @@ def test_the_harness_file_is_what_was_learned(finished, ran, space):
     learned = load_learned(finished.directory)
     assert learned == finished.harness
     deployed = [learned.choice(task.name) for task in space.tasks]
-    said = [n.text for n in finished.report.notes if n.text.startswith("Deployed")]
+    standing = json.loads((finished.directory / "finalists.json").read_text())
     modes = mode_choices(space, ran.first.state)
-    for task, own, mode, text in zip(space.tasks, deployed, modes, said, strict=True):
-        likeliest = f"Deployed for {task.name}: the likeliest harness. " in text
-        assert (own == mode) == likeliest
+    for task, own, mode in zip(space.tasks, deployed, modes, strict=True):
+        rows = standing[task.name]["finalists"]
+        choices = [
+            Choice(**{**r["choice"], "exemplars": tuple(r["choice"]["exemplars"])})
+            for r in rows
+        ]
+        assert choices[0] == mode and choices[standing[task.name]["deployed"]] == own
+        assert 2 <= len(rows) <= 4 and all(r["loss"] > 0 for r in rows)
     for slot, chances in probabilities(space, ran.first.state).items():
         for task, row in zip(space.tasks, chances, strict=True):
             np.testing.assert_allclose(learned.probabilities[slot][task.name], row)
@@ -175,6 +180,20 @@ def test_ctrl_c_after_the_search_keeps_the_search(
     assert run.interrupted and not run.report.scores
     assert load_learned(run.directory) == finished.harness
     assert "Interrupted" in (run.directory / "report.html").read_text()
+
+
+def test_ctrl_c_in_the_choice_of_a_harness_keeps_the_search(
+    start, tmp_path, monkeypatch, ran, space
+):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "settle_finalists", interrupted)
+    run = start(tmp_path / "run")
+    assert run.interrupted and not run.report.scores
+    assert {path.name for path in run.directory.iterdir()} == FILES
+    modes = mode_choices(space, ran.first.state)
+    assert [run.harness.choice(task.name) for task in space.tasks] == modes
 
 
 def test_a_budget_of_tokens_is_that_of_training(start, tmp_path, space, monkeypatch):
