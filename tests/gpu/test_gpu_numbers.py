@@ -1,43 +1,24 @@
-"""The same numbers on a GPU as on the CPU; a batch too large for its memory.
-
-    JAX_PLATFORMS=cuda,cpu python -m pytest tests/gpu
-
-Elsewhere these tests are skipped.
-"""
-
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+"""The same numbers on a GPU as on the CPU."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from needs_gpu import MARKS
 from tiny_space import TEMPLATES, make_space
 
 from metaharness.model.attention import Context, attend
 from metaharness.model.complete import Completer
-from metaharness.model.config import DecoderConfig
-from metaharness.model.decoder import random_decoder
 from metaharness.model.likelihood import Rows, item_nats
 from metaharness.model.load import Model, load_model
 from metaharness.model.prefix import encode_pool, key_weights
 from metaharness.model.request import Request
-from metaharness.model.writing import jitted_advance, jitted_start
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.train.config import EvalConfig, TrainConfig
 from metaharness.train.loop import fit
 from metaharness.train.search_config import SearchConfig
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        jax.default_backend() != "gpu",
-        reason="needs a GPU: JAX_PLATFORMS=cuda,cpu python -m pytest tests/gpu",
-    ),
-]
+pytestmark = MARKS
 MODEL = "smollm2-135m"
 SHOTS = ("Q: 2 + 3\nA: 5\n", "Q: cat\nA: cats\n", "Q: hot\nA: cold\n", "\n")
 
@@ -200,82 +181,3 @@ def test_a_training_s_first_losses_are_those_of_the_cpu():
     with jax.default_device(jax.devices("cpu")[0]):
         expected = losses()
     np.testing.assert_allclose(found, expected, rtol=0.02)
-
-
-SHORT = """
-import json, warnings
-from metaharness.model.complete import Completer
-from metaharness.model.load import load_model
-from metaharness.model.request import Request
-from metaharness.model.writing import jitted_advance, jitted_start
-model = load_model("smollm2-135m", dtype="bfloat16")
-def ids(text):
-    return tuple(model.tokenizer.encode(text))
-requests = [
-    Request(ids("Count on.\\n"), ids(f"{n}, {n + 1}, {n + 2},"), 512, stops=("9",))
-    for n in range(512)
-]
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    found = Completer(model, rows_at_once=512, tokens_at_once=1_000_000)(requests)
-print(json.dumps([[str(one.message) for one in caught], [one.text for one in found]]))
-"""
-
-
-def test_a_batch_too_large_for_the_memory_is_halved():
-    """In a process of its own that may take 2.5 GB: the cache alone wants 6."""
-    limit = jax.devices()[0].memory_stats()["bytes_limit"]
-    share = float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75"))
-    allowed = {
-        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-        "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{2.5e9 / (limit / share):.4f}",
-    }
-    ended = subprocess.run(
-        [sys.executable, "-c", SHORT],
-        env={**os.environ, **allowed},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr[-2000:]
-    warned, texts = json.loads(ended.stdout.splitlines()[-1])
-    assert sum("did not fit into the device's memory" in text for text in warned) > 1
-    assert len(texts) == 512 and len(set(texts)) > 100
-
-
-def test_writing_copies_no_cache():
-    """A cache in another order than its products want was copied whole, twice."""
-    decoder = random_decoder(jax.random.key(0), small_config(), jnp.bfloat16)
-    groups, rows, width, room = 4, 64, 128, 384
-    asked = (
-        jnp.ones((groups, 64), jnp.int32),
-        jnp.full((groups,), 64),
-        jnp.ones((groups, rows, width), jnp.int32),
-        jnp.full((groups, rows), width),
-    )
-    start = jitted_start(room, "xla")
-    prefix, prompted, decoding = jax.eval_shape(start, decoder, *asked)
-    keys = jax.eval_shape(jax.vmap(jax.vmap(jax.random.key)), asked[3])
-    heat = jax.ShapeDtypeStruct((groups, rows), jnp.float32)
-    until = jax.ShapeDtypeStruct((), jnp.int32)
-    advance = jitted_advance((0,), True)
-    lowered = advance.lower(decoder, prefix, prompted, decoding, keys, heat, until)
-    memory = lowered.compile().memory_analysis()
-    cache = sum(x.size * x.dtype.itemsize for x in decoding.cache)
-    assert memory.temp_size_in_bytes < cache / 2
-
-
-def small_config() -> DecoderConfig:
-    return DecoderConfig(
-        architecture="llama",
-        vocab_size=1024,
-        hidden_size=256,
-        intermediate_size=512,
-        num_layers=8,
-        num_heads=14,
-        num_kv_heads=2,
-        head_dim=64,
-        max_positions=2048,
-    )
