@@ -93,6 +93,8 @@ def main(config: Sweep) -> int:
             print(f"{cell.id}: {_said(config.out, cell, states[cell.id])}")
         return 0
     config.out.mkdir(parents=True, exist_ok=True)
+    if config.share is not None:
+        config.share.parent.mkdir(parents=True, exist_ok=True)
     loader = Loader()
     try:
         for number, cell in enumerate(chosen, start=1):

@@ -28,6 +28,7 @@ from metaharness.model.load import Model, load_model
 from metaharness.runlog import jsonfile
 from metaharness.runlog.budget import BudgetCounter, Counts
 from metaharness.runlog.report_data import METHODS, from_json
+from metaharness.runlog.rundir import RunDirectory
 from metaharness.tasks.registry import load_task
 from metaharness.tasks.task import Task
 from metaharness.train.attribution import seed_choice
@@ -42,6 +43,7 @@ from metaharness.train.evaluate import (
 from metaharness.train.evaluate_run import EvaluationRun, prompts, reached
 from metaharness.train.finalists import DEPLOYMENT
 from metaharness.train.loop import PHASE
+from metaharness.train.metrics_row import VALIDATION
 from metaharness.train.resume import data_digests
 from metaharness.train.run import train
 
@@ -259,7 +261,9 @@ def _training_counts(run: Path) -> dict[str, Any]:
     if not rows:
         return {}
     counts = sum(rows, start=Counts())
+    trace = RunDirectory.open(run).read_metrics()
     return {
+        "training_updates": sum(row["kind"] != VALIDATION for row in trace),
         "training_calls": counts.lm_calls,
         "training_tokens": counts.token_passes,
         "training_seconds": counts.seconds,

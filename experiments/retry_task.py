@@ -6,9 +6,11 @@ Question: singular_to_plural (instruction induction), two fixed exemplars, an an
     items that training learns from, and on test items. Does training, with the guard
     that a retry must earn more than it costs (checked on validation items), deploy one
     within 1% of it?
+    The choice among finalists is left out: what training finds by itself is judged.
 Command: python -m experiments.retry_task --data-dir DIR --out DIR
 Expected: the policy changes with the price. The truth has an interval here; the
-    difference of deployed and best is paired by item.
+    difference of deployed and best is paired by item. Fewer and larger steps
+    (--updates 300 --rows 16 --learning-rate 0.15) deployed "3, same" at a price of 2.
 Device: one GPU, some minutes (texts are written once for all prices).
 """
 
@@ -55,13 +57,13 @@ class RetryTaskConfig:
     """folder of the results: results.json, results.md; texts are kept in it"""
     model: str = "smollm2-135m"
     task: str = "singular_to_plural"
-    updates: int = 300
+    updates: int = 600
     """updates of each price"""
     batch: int = 16
     """training items of an update"""
-    rows: int = 16
+    rows: int = 32
     """drawn policies of an update"""
-    learning_rate: float = 0.15
+    learning_rate: float = 0.05
     """of the logits"""
     items: int = 200
     """items of each split that the truth is measured on, at most; training learns from

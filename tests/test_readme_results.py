@@ -338,6 +338,20 @@ def test_retries_on_the_real_task(place: int, price: str) -> None:
     assert not data["provenance"]["changed"]
 
 
+def test_shorter_training_on_the_real_task() -> None:
+    data = stored("experiments/results/retry_task-short.json")
+    _, middle, _ = data["rows"]
+    assert data["config"]["updates"] == 300 and middle["deployed"] == "3, same"
+    text = " ".join(README.split())
+    for split, said in (
+        ("train", "by 1.4% on the items that it learned from"),
+        ("test", "by 7.7% on test items"),
+    ):
+        assert middle[split]["best"] == "3, sure" and said in text
+        share = float(said.split("%")[0].split()[-1])
+        assert share == pytest.approx(100 * middle[split]["excess"], abs=0.051)
+
+
 SWEEP = "benchmarks/results/episodes-h200.json"
 TASKS = {
     "GSM8K": "gsm8k",
@@ -397,6 +411,7 @@ def test_words_about_the_sweep() -> None:
     gsm8k = cells["qwen2.5-coder-0.5b/gsm8k/learned/seed-0"]["result"]
     assert gsm8k["over_best_random"] == lost
     assert next(iter(gsm8k["reached"])) == "out of tool calls"
+    assert gsm8k["training_updates"] == 5 and "minutes were 5 updates" in README
     best = cells["qwen2.5-coder-0.5b/gsm8k/zero_shot/seed-0"]["result"]["score"]
     for name in ("default", "random", "learned"):
         other = cells[f"qwen2.5-coder-0.5b/gsm8k/{name}/seed-0"]["result"]["score"]

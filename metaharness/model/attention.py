@@ -19,7 +19,8 @@ import jax
 import jax.numpy as jnp
 from einops import rearrange, repeat
 
-# Queries that are scored at a time: memory for scores grows with it, not with the text.
+# Queries that are scored at a time: memory for scores then grows with the text, not
+# with its square.
 QUERIES_AT_ONCE = 512
 # Scores of keys that may not be attended to. Finite, so that no gradient is NaN.
 EXCLUDED = -1e30
@@ -84,13 +85,15 @@ def attend(
 
 
 def _in_turns(attend_part, query, mask):
-    """``attend_part(query, mask)`` for some queries after others."""
+    """``attend_part(query, mask)`` for some queries after others; for a gradient the
+    scores are computed again."""
     times = query.shape[2]
     num = -(-times // QUERIES_AT_ONCE)
     fill = ((0, 0), (0, 0), (0, num * QUERIES_AT_ONCE - times))
     query = jnp.pad(query, (*fill, (0, 0), (0, 0)))
     mask = jnp.pad(mask, (*fill, (0, 0)), mode="edge")
     parts = (rearrange(x, "g r (n t) ... -> n g r t ...", n=num) for x in (query, mask))
+    attend_part = jax.checkpoint(attend_part)
     out = jax.lax.map(lambda part: attend_part(*part), tuple(parts))
     return rearrange(out, "n g r t h d -> g r (n t) h d")[:, :, :times]
 

@@ -99,7 +99,8 @@ class TrainConfig:
     attention: str = "xla"
     """xla anywhere, or cudnn on a GPU with bfloat16"""
     max_seconds: float | None = None
-    """stop the training cleanly after this time"""
+    """stop the training cleanly after this time; choosing what to deploy, baselines and
+    tests come after it"""
     max_tokens: int | None = None
     """stop the training cleanly after this many tokens, forward and backward"""
     max_calls: int | None = None

@@ -2,10 +2,13 @@
 
 A short or noisy training can leave probabilities whose likeliest harness was never
 drawn, let alone measured. Before one is deployed, a few are measured on the same
-validation items, as many as half of what training spent pays for: the likeliest, the
-one to start with, and those of the smallest losses among the drawn. The likeliest
+validation items, as many as about half of what training spent pays for: the likeliest,
+the one to start with, and those of the smallest losses among the drawn. The likeliest
 stands unless the best of them has a smaller loss by more than one standard error of
 the difference (Breiman et al. 1984, the one standard error rule).
+
+Texts that training wrote are not served again here, and what training spent is read
+from its rows: a resumed run chooses as an unbroken one does.
 """
 
 import dataclasses
@@ -14,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from metaharness.harness.call_cache import CallCache
 from metaharness.harness.episodes import Writer
 from metaharness.harness.grading import Sampling, grade_harnesses
 from metaharness.harness.scoring import score_harnesses
@@ -34,6 +36,7 @@ DEPLOYMENT = "deployment"
 equal tokens count it as training."""
 _SHARE = 0.5  # of training's tokens
 _LEAST = 8  # items, where even they cost more
+_ROUNDING = 1e-9
 LIKELIEST, START = "the likeliest harness", "the harness to start with"
 
 
@@ -44,7 +47,6 @@ def settle_finalists(
     writer: Writer,
     *,
     counter: BudgetCounter,
-    cache: CallCache | None = None,
 ) -> Fitted:
     """What training leaves, with the harness of each task that is to be deployed.
 
@@ -55,14 +57,13 @@ def settle_finalists(
         fitted: the drawn harnesses are read from its trace.
         writer: of graded episodes, where the harness has policies.
         counter: counts it in the phase "deployment".
-        cache: texts that were written before.
     """
     most = config.guards.finalists
     if most < 2:
         return fitted
     choices, notes = fitted.choices(space), list(fitted.notes)
     standing: dict[str, Standing] = {}
-    affordable = _SHARE * counter.counts(PHASE).token_passes / space.num_tasks
+    trained = counter.counts(PHASE).token_passes / space.num_tasks
     with (
         counter.phase(DEPLOYMENT),
         Progress("deployment", total=space.num_tasks, quiet=config.quiet) as bar,
@@ -70,12 +71,12 @@ def settle_finalists(
         for index, task in enumerate(space.tasks):
             found = finalists(space, fitted, index, most)
             items = task.validation[: config.evaluation.validation_items]
-            items = items[: _num_items(space, fitted, task, found, items, affordable)]
+            items = items[: _num_items(space, config, fitted, task, found, trained)]
             if len(found) < 2 or not items:
                 continue
             table = _losses(
                 space, config, task, [f.choice for f in found], items, writer,
-                counter=counter, cache=cache,
+                counter=counter,
             )  # fmt: skip
             own = standing[task.name] = stand(found, table)
             choices[index] = found[own.deployed].choice
@@ -89,7 +90,8 @@ def settle_finalists(
 
 
 def standing_json(standing: Mapping[str, Standing]) -> dict[str, Any]:
-    """What ``finalists.json`` of a run keeps, by task."""
+    """What ``finalists.json`` of a run keeps, by task; chosen: a place. Retries that do
+    not pay are taken out later."""
     return {
         task: {
             "num_items": own.num_items,
@@ -97,7 +99,7 @@ def standing_json(standing: Mapping[str, Standing]) -> dict[str, Any]:
                 {"name": one.name, "choice": one.choice._asdict(), "loss": loss}
                 for one, loss in zip(own.finalists, own.losses, strict=True)
             ],
-            "deployed": own.deployed,
+            "chosen": own.deployed,
             "gain": own.gain,
             "standard_error": own.error,
         }
@@ -108,8 +110,6 @@ def standing_json(standing: Mapping[str, Standing]) -> dict[str, Any]:
 def finalists(space: Space, fitted: Fitted, index: int, most: int) -> list[Finalist]:
     """At most ``most`` different harnesses of a task: the likeliest, the one to start
     with, then the drawn by their loss; exemplars in the order of their ids."""
-    found = {fitted.choices(space)[index]: LIKELIEST}
-    found.setdefault(seed_choice(space, index), START)
     name = space.tasks[index].name
     drawn = [
         (one["loss"], row["step"], _choice(one))
@@ -117,11 +117,22 @@ def finalists(space: Space, fitted: Fitted, index: int, most: int) -> list[Final
         for one in row.get("drawn", {}).get(name, ())
         if one["loss"] is not None  # how a row writes what is no number
     ]
-    for _, step, choice in sorted(drawn, key=lambda one: one[0]):
-        if len(found) >= most:
-            break
-        found.setdefault(choice, f"a harness drawn in update {step}")
-    return [Finalist(choice, name) for choice, name in found.items()][:most]
+    every = [
+        Finalist(fitted.choices(space)[index], LIKELIEST),
+        Finalist(seed_choice(space, index), START),
+        *(
+            Finalist(choice, f"a harness drawn in update {step}")
+            for _, step, choice in sorted(drawn, key=lambda one: one[0])
+        ),
+    ]
+    found: dict[Choice, Finalist] = {}
+    for one in every:
+        # exemplars that its template leaves out make no other harness
+        shows = space.harness.template.pool[one.choice.template].exemplars
+        same = one.choice if shows else one.choice._replace(exemplars=())
+        if len(found) < most:
+            found.setdefault(same, one)
+    return list(found.values())
 
 
 def stand(found: Sequence[Finalist], table: np.ndarray) -> Standing:
@@ -135,7 +146,8 @@ def stand(found: Sequence[Finalist], table: np.ndarray) -> Standing:
     gains = table[0] - table[best]
     gain = float(gains.mean())
     error = float(gains.std(ddof=1) / np.sqrt(num)) if num > 1 else np.inf
-    deployed = best if gain > error else 0
+    # where one item makes the difference both are equal but for rounding
+    deployed = best if gain > error * (1 + _ROUNDING) else 0
     return Standing(tuple(found), losses, num, gain, error, deployed)
 
 
@@ -148,26 +160,37 @@ def _choice(drawn: Mapping[str, Any]) -> Choice:
 
 def _num_items(
     space: Space,
+    config: TrainConfig,
     fitted: Fitted,
     task: Task,
     found: Sequence[Finalist],
-    items: Sequence[Item],
-    affordable: float,
+    trained: float,
 ) -> int:
-    """How many items can be read, or answered, by all finalists for these tokens."""
+    """How many items all finalists can read, or answer, for about half of what training
+    spent: ``trained`` tokens on the likelihoods of a task; on episodes as its rows say,
+    whose texts may have been written once for several."""
     if space.harness.policy_slots:
         rows = [row for row in fitted.trace if task.name in row.get("tokens", {})]
-        each = rows[-1]["tokens"][task.name] * len(found) if rows else np.inf
-        return max(_LEAST, int(affordable // max(each, 1)))
+        if not rows:
+            return _LEAST
+        episodes = config.episodes
+        spent = sum(
+            row["tokens"][task.name] * len(row["drawn"][task.name]) for row in rows
+        )
+        spent *= episodes.items * episodes.samples
+        each = rows[-1]["tokens"][task.name] * len(found)
+        return max(_LEAST, int(_SHARE * spent / max(each, 1)))
+    left = _SHARE * trained
+    left -= sum(len(space.prefix_tokens(one.choice)) for one in found)
     shown = [space.harness.parts(one.choice)[0] for one in found]
-    spent = sum(len(space.prefix_tokens(one.choice)) for one in found)
+    items = task.validation[: config.evaluation.validation_items]
     for num, item in enumerate(items):
         answer = len(space.renderer.answer(item.answer))
-        spent += sum(
+        left -= sum(
             len(space.renderer.question(template, item.question)) + answer
             for template in shown
         )
-        if spent > affordable:
+        if left < 0:
             return max(_LEAST, num)
     return len(items)
 
@@ -181,7 +204,6 @@ def _losses(
     writer: Writer,
     *,
     counter: BudgetCounter,
-    cache: CallCache | None,
 ) -> np.ndarray:
     """float ``[harness, item]``: of graded episodes where there are policies, else nats
     of the gold answer."""
@@ -199,7 +221,7 @@ def _losses(
         writer,
         counter=counter,
         sampling=Sampling(1, episodes.temperature, config.seed),
-        cache=cache,
+        cache=None,
         at_once=episodes.at_once,
     )
     return grades.table(lambda trace: trace.loss(episodes.token_price))

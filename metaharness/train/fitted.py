@@ -45,8 +45,8 @@ class Fitted:
     sequential losses; trusted: bool ``[task]``; watch: what validation found; stopped:
     why training ended before its last update, or ""; notes: what a reader should know;
     returned: whether the state is an earlier one, which validated best; deployed: the
-    harness of each task where that is not the likeliest one; standing: by task, what it
-    was chosen from.
+    harness of each task, where something else than likelihood decided; standing: by
+    task, what it was chosen from.
     """
 
     state: TrainState

@@ -26,8 +26,8 @@ def update_row(
 ) -> dict[str, Any]:
     """Losses by task, tokens, metrics of the exemplars' estimator, probabilities; of
     episodes also their reward, tokens, attempts and tool calls, means over the draw,
-    and the metrics of the policies' estimators; of measured losses and of episodes the
-    harnesses drawn, with the loss of each."""
+    and the metrics of the policies' estimators; where
+    real harnesses were drawn for phi, each with its loss."""
     names = [task.name for task in space.tasks]
 
     def by_task(values) -> dict[str, float]:
@@ -61,7 +61,7 @@ def update_row(
         row["spearman"] = by_task(gate.spearman())
         for name, values in out.estimator[EXEMPLARS].items():
             row[name] = by_task(values)
-    if kind in (MEASURED, EPISODES):
+    if out.outcomes is not None:
         row["drawn"] = {
             name: _drawn(out, graded, task)
             for task, (name, on) in enumerate(zip(names, active, strict=True))

@@ -137,9 +137,9 @@ def _compare(
         Note(
             f"Best random harness: the best of {numbers} a task on "
             f"up to {num_items} validation items, for "
-            f"{counter.counts(RANDOM_SEARCH).token_passes:,} tokens; training used "
-            f"{spent.token_passes:,} ({spent.token_forwards:,} forward, "
-            f"{spent.backward_tokens:,} backward).",
+            f"{counter.counts(RANDOM_SEARCH).token_passes:,} tokens; training and the "
+            f"choice of what to deploy used {spent.token_passes:,} "
+            f"({spent.token_forwards:,} forward, {spent.backward_tokens:,} backward).",
             "info",
         )
     )

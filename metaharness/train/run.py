@@ -128,7 +128,7 @@ def train(
     ):
         fitted = fit(space, config, counter=counter, journal=journal, calls=calls)
         if fitted.stopped != INTERRUPTED:
-            space, fitted = _settled(space, config, fitted, counter, calls)
+            space, fitted = _settled(space, config, fitted, counter)
     results = Results(notes=[Note(text, "warning") for text in journal.notes])
     learned = learned_harness(space, fitted)
     run.write_json("harness.json", learned.as_json())
@@ -181,22 +181,15 @@ def _settled(
     config: TrainConfig,
     fitted: Fitted,
     counter: BudgetCounter,
-    calls: CallCache | None,
 ) -> tuple[Space, Fitted]:
     """What is deployed: which harness, whether it retries, the bias of its labels.
     Ctrl-C leaves what was settled until then."""
     trained = dataclasses.replace(space, model=deployed_model(space, config, fitted))
     writer = writer_of(trained.model, config)
-    # texts of other weights would not be the ones that are wanted
-    cache = None if config.schedule.trains_weights else calls
     try:
-        fitted = settle_finalists(
-            trained, config, fitted, writer, counter=counter, cache=cache
-        )
+        fitted = settle_finalists(trained, config, fitted, writer, counter=counter)
         if space.harness.retry:
-            fitted = settle_retries(
-                space, config, fitted, writer, counter=counter, cache=cache
-            )
+            fitted = settle_retries(space, config, fitted, writer, counter=counter)
         if any(policy.constrain for policy in space.harness.output):
             space, fitted = fit_biases(space, config, fitted, writer, counter=counter)
     except KeyboardInterrupt:

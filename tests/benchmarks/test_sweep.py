@@ -156,7 +156,7 @@ def test_every_cell_has_a_row_and_its_runs_files(swept):
 
 
 def test_results_can_be_shared_without_texts_of_data_sets(swept, tmp_path):
-    path = tmp_path / "shared.json"
+    path = tmp_path / "new/shared.json"
     assert main(Sweep(swept.grid, swept.out, share=path, quiet=True)) == 0
     text = path.read_text()
     whole, cells = results(swept.out)
@@ -301,6 +301,7 @@ def test_a_learned_cell_is_trained_once_and_evaluated(grid_in, tmp_path, monkeyp
     monkeypatch.setattr(sweep_cell, "train", None)
     assert main(config) == 0
     cell = results(out)[1]["tiny/first/learned/seed-0"]
+    assert cell["result"]["training_updates"] == 2
     assert cell["result"]["training_tokens"] > 0 and cell["result"]["num_items"] == 3
     scores = json.loads((out / cell["run"] / "evaluate/scores.json").read_text())
     assert [row["method"] for row in scores["scores"]] == ["mode", "best_random"]

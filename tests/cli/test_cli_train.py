@@ -31,7 +31,7 @@ def test_a_users_own_task_trains(trained):
     folder, printed = trained
     for name in ("config.json", "metrics.jsonl", "harness.json", "report.html"):
         assert (folder / name).stat().st_size > 0
-    for method in ("Zero-shot", "Random, mean of 2", "Best random of", "Learned"):
+    for method in ("Zero-shot", "Random, mean of 2", "Best random of", "Learned "):
         assert method in printed
     assert "against random" in printed and "exact match" in printed
     assert f"report: {folder / 'report.html'}" in printed.replace("\n", "")

@@ -45,7 +45,7 @@ def test_evaluate_a_run(run, cli, tmp_path):
         *("--random-harnesses", 2, "--no-generate", "--out", out),
     )
     assert result.status == 0 and result.err == ""
-    for part in ("task (2 items)", "Learned", "Random, mean of 2", "tokens read"):
+    for part in ("task (2 items)", "Learned ", "Random, mean of 2", "tokens read"):
         assert part in result.out
     rows = json.loads((out / "scores.json").read_text())["scores"]
     by_method = {row["method"]: row for row in rows}

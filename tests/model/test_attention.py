@@ -190,13 +190,20 @@ def test_queries_in_turns_give_what_all_at_once_give(monkeypatch, times):
         np.testing.assert_allclose(one, other, atol=2e-6)
 
 
-def test_memory_for_scores_does_not_grow_with_the_square_of_the_text():
+@pytest.mark.parametrize("gradient", [False, True])
+def test_memory_for_scores_does_not_grow_with_the_square_of_the_text(gradient):
     def temporary(times):
         half = jnp.bfloat16
         query = jax.ShapeDtypeStruct((1, 4, times, 2, 8), half)
         own = jax.ShapeDtypeStruct((1, 4, times, 1, 8), half)
-        run = jax.jit(lambda q, k, v: attend(q, k, v, None))
-        return run.lower(query, own, own).compile().memory_analysis().temp_size_in_bytes
+
+        def run(q, k, v):
+            return attend(q, k, v, None)
+
+        if gradient:
+            run = jax.grad(lambda *args: attend(*args, None).astype(float).sum())
+        lowered = jax.jit(run).lower(query, own, own)
+        return lowered.compile().memory_analysis().temp_size_in_bytes
 
     short, long = temporary(1024), temporary(4096)
     assert long < 6 * short, "16 times where all scores are kept"

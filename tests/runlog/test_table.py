@@ -25,7 +25,7 @@ def test_every_row_is_there_with_its_interval():
         assert f"{row.loss.mean:.2f}" in shown
     assert "Best random of 14" in shown
     assert shown.index("all tasks (144 items)") < shown.index("gsm8k (48 items)")
-    line = next(line for line in shown.splitlines() if "Learned" in line)
+    line = next(line for line in shown.splitlines() if "Learned " in line)
     assert line.count("−") == 3  # a mean and two bounds, not wrapped
     assert line.count("%") == 2  # a share and its interval
     assert max(map(len, shown.splitlines())) <= 108

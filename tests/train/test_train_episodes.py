@@ -26,7 +26,7 @@ from metaharness.train.deploy import mode_choices
 from metaharness.train.episode_config import EpisodeConfig
 from metaharness.train.finalists import DEPLOYMENT, settle_finalists
 from metaharness.train.label_fit import fit_biases
-from metaharness.train.loop import fit
+from metaharness.train.loop import PHASE, fit
 from metaharness.train.resume import data_digests
 from metaharness.train.retry_guard import settle_retries
 from metaharness.train.stage_config import GuardConfig, ScheduleConfig
@@ -396,3 +396,10 @@ def test_a_likeliest_harness_that_fails_is_not_deployed(space, settings, writer)
     (deployed,) = settled.choices(space)
     assert OUTPUT[deployed.output].name == "last line"
     assert counter.counts(DEPLOYMENT).lm_calls > 0
+    # what was counted depends on where a run was resumed; the choice does not
+    other = BudgetCounter()
+    with other.phase(PHASE):
+        other.add(token_forwards=10**6)
+    again = settle_finalists(space, short, fitted, writer, counter=other)
+    assert again.standing == settled.standing
+    assert other.counts(DEPLOYMENT).lm_calls == counter.counts(DEPLOYMENT).lm_calls

@@ -5,7 +5,9 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny_space import TEMPLATES, make_space
 
+from components.templates import Template
 from metaharness.harness.scoring import score_harnesses
 from metaharness.harness.slots import Choice
 from metaharness.runlog.budget import BudgetCounter
@@ -82,6 +84,8 @@ def led_to(space, fitted, choices):
         ([[np.nan, 2, 2, 2], [3, 3, 3, 3]], 1),
         ([[2, 2, 2, 2], [np.nan, 0, 0, 0]], 0),
         ([[2], [1]], 0),
+        # one item makes the difference: the gain is the standard error
+        *(([[1] * num, [0] + [1] * (num - 1)], 0) for num in (8, 10, 11, 30, 34)),
     ],
 )
 def test_the_likeliest_stands_within_one_standard_error(table, deployed):
@@ -91,7 +95,8 @@ def test_the_likeliest_stands_within_one_standard_error(table, deployed):
     if np.isfinite(table).all() and len(table[0]) > 1:
         gains = np.subtract(table[0], table[np.argmin(standing.losses)])
         assert standing.gain == pytest.approx(gains.mean())
-        assert standing.error == pytest.approx(gains.std(ddof=1) / 2)
+        error = gains.std(ddof=1) / len(gains) ** 0.5
+        assert standing.error == pytest.approx(error)
 
 
 def test_finalists_are_the_likeliest_the_start_and_the_best_drawn(space, ran):
@@ -118,6 +123,18 @@ def test_finalists_are_the_likeliest_the_start_and_the_best_drawn(space, ran):
     assert found[-1].name == "a harness drawn in update 1"
     assert finalists(space, fitted, 0, 3) == found[:3]
     assert [one.name for one in finalists(space, fitted, 1, 10)][0] == LIKELIEST
+
+
+def test_exemplars_that_are_not_shown_make_no_other_finalist(ran):
+    templates = (TEMPLATES[0], Template("alone", exemplars=False))
+    space = make_space(2, templates=templates)
+    alone = [Choice(pair, 1) for pair in ((0, 2), (0, 3), (1, 2))]
+    shown = Choice((1, 3), 0)
+    rows = [drawn(one, 1.0 + at) for at, one in enumerate([*alone, shown])]
+    fitted = led_to(space, ran.first, [Choice((0, 1), 1), Choice((4, 5), 1)])
+    fitted = dataclasses.replace(fitted, trace=[{"step": 1, "drawn": {"sum": rows}}])
+    found = [one.choice for one in finalists(space, fitted, 0, 4)]
+    assert found == [Choice((0, 1), 1), seed_choice(space, 0), shown]
 
 
 def test_half_of_what_training_spent_pays_for_the_items(

@@ -76,7 +76,7 @@ def test_the_harness_file_is_what_was_learned(finished, ran, space):
             Choice(**{**r["choice"], "exemplars": tuple(r["choice"]["exemplars"])})
             for r in rows
         ]
-        assert choices[0] == mode and choices[standing[task.name]["deployed"]] == own
+        assert choices[0] == mode and choices[standing[task.name]["chosen"]] == own
         assert 2 <= len(rows) <= 4 and all(r["loss"] > 0 for r in rows)
     for slot, chances in probabilities(space, ran.first.state).items():
         for task, row in zip(space.tasks, chances, strict=True):
@@ -125,7 +125,7 @@ def test_the_terminal_shows_the_table_and_where_the_report_lies(finished):
     written = io.StringIO()
     print_run(finished, Console(file=written, width=200))
     said = written.getvalue()
-    assert "Learned" in said and "Zero-shot" in said
+    assert "Learned " in said and "Zero-shot" in said
     assert str(finished.directory / "report.html") in said.replace("\n", "")
 
 
