@@ -18,7 +18,7 @@ from metaharness.harness.slots import Exemplars, Harness, Templates
 from metaharness.harness.space import build_space
 from metaharness.model.complete import Completer
 from metaharness.runlog.budget import Budget, BudgetCounter
-from metaharness.train import resume, summary
+from metaharness.train import finalists, resume, summary
 from metaharness.train.baselines import RANDOM_SEARCH, episode_search
 from metaharness.train.compiled import compile_updates
 from metaharness.train.credit import credit_losses, no_effects
@@ -374,8 +374,11 @@ def test_curves_keep_nats_and_rewards_apart(space, config, writer, fitted):
     assert titles(alone) == reward
 
 
-def test_a_likeliest_harness_that_fails_is_not_deployed(space, settings, writer):
+def test_a_likeliest_harness_that_fails_is_not_deployed(
+    space, settings, writer, monkeypatch
+):
     """Judged by graded episodes: answers are on the last line, "marked" finds none."""
+    monkeypatch.setattr(finalists, "_LEAST", 1)
     phi = uniform_phi(space)
     wrong = phi.delta["output"].at[0, 1].set(5.0)
     start = phi._replace(delta={**phi.delta, "output": wrong})
@@ -401,5 +404,6 @@ def test_a_likeliest_harness_that_fails_is_not_deployed(space, settings, writer)
     with other.phase(PHASE):
         other.add(token_forwards=10**6)
     again = settle_finalists(space, short, fitted, writer, counter=other)
+    assert again.standing["sum"].num_items > 1
     assert again.standing == settled.standing
     assert other.counts(DEPLOYMENT).lm_calls == counter.counts(DEPLOYMENT).lm_calls
