@@ -33,6 +33,12 @@ MOST_TRIED = 10_000
 no tokens are spent."""
 
 
+read_packs = jax.jit(
+    measure, static_argnames=("width", "chunk", "implementation", "with_exact")
+)
+"""``measure``, compiled once for all that reads packs of one shape."""
+
+
 class Selected(NamedTuple):
     """Random search of one task.
 
@@ -96,17 +102,6 @@ def random_search(
     """
     packs = space.pack("validation", width=pack_width, limit=items)
     read = jnp.arange(min(num_packs, packs.items.shape[1]), dtype=jnp.int32)
-    step = jax.jit(
-        lambda decoder, table, packs, batch: measure(
-            decoder,
-            table,
-            packs,
-            batch,
-            width=space.width,
-            chunk=chunk,
-            implementation=space.implementation,
-        )
-    )
     results = []
     with (
         counter.phase(RANDOM_SEARCH),
@@ -128,11 +123,14 @@ def random_search(
                     kept = _affordable(space, packs, read, task, drawn, share - spent)
                     if not kept and choices:
                         break
-                    out = step(
+                    out = read_packs(
                         space.model.decoder,
                         space.table,
                         packs,
-                        _batch(drawn, task, read),
+                        batch_of(drawn, task, read),
+                        width=space.width,
+                        chunk=chunk,
+                        implementation=space.implementation,
                     )
                     keep = max(kept, 1 if not choices else 0)
                     choices += drawn[:keep]
@@ -243,7 +241,8 @@ def _affordable(
     return len(drawn)
 
 
-def _batch(drawn: list[Choice], task: int, read: jax.Array) -> Batch:
+def batch_of(drawn: Sequence[Choice], task: int, read: jax.Array) -> Batch:
+    """These harnesses of a task, each to read the packs of these places."""
     return Batch(
         jnp.full((len(drawn),), task, jnp.int32),
         jnp.asarray([choice.template for choice in drawn], jnp.int32),

@@ -15,17 +15,19 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from metaharness.harness.episodes import Writer
 from metaharness.harness.grading import Sampling, grade_harnesses
-from metaharness.harness.scoring import score_harnesses
+from metaharness.harness.packing import Packs
 from metaharness.harness.slots import Choice
 from metaharness.harness.space import Space
 from metaharness.runlog.budget import BudgetCounter
 from metaharness.runlog.progress import Progress
-from metaharness.tasks.task import Item, Task
+from metaharness.tasks.task import Task
 from metaharness.train.attribution import seed_choice
+from metaharness.train.baselines import batch_of, read_packs
 from metaharness.train.config import TrainConfig
 from metaharness.train.fitted import Finalist, Fitted, Standing
 from metaharness.train.loop import PHASE
@@ -35,7 +37,7 @@ DEPLOYMENT = "deployment"
 """Phase of the budget counter: what is spent to decide what is deployed. Comparisons at
 equal tokens count it as training."""
 _SHARE = 0.5  # of training's tokens
-_LEAST = 8  # items, where even they cost more
+_LEAST = 8  # items of episodes, where even they cost more
 _ROUNDING = 1e-9
 LIKELIEST, START = "the likeliest harness", "the harness to start with"
 
@@ -64,20 +66,26 @@ def settle_finalists(
     choices, notes = fitted.choices(space), list(fitted.notes)
     standing: dict[str, Standing] = {}
     trained = counter.counts(PHASE).token_passes / space.num_tasks
+    packs = None
+    if not space.harness.policy_slots:
+        packs = space.pack(
+            "validation",
+            width=config.search.pack_width,
+            limit=config.evaluation.validation_items,
+        )
     with (
         counter.phase(DEPLOYMENT),
         Progress("deployment", total=space.num_tasks, quiet=config.quiet) as bar,
     ):
         for index, task in enumerate(space.tasks):
             found = finalists(space, fitted, index, most)
-            items = task.validation[: config.evaluation.validation_items]
-            items = items[: _num_items(space, config, fitted, task, found, trained)]
-            if len(found) < 2 or not items:
+            if len(found) < 2:
                 continue
-            table = _losses(
-                space, config, task, [f.choice for f in found], items, writer,
-                counter=counter,
-            )  # fmt: skip
+            shown = [one.choice for one in found]
+            if space.harness.policy_slots:
+                table = _graded(space, config, fitted, task, shown, writer, counter)
+            else:
+                table = _read(space, config, packs, index, shown, trained, counter)
             own = standing[task.name] = stand(found, table)
             choices[index] = found[own.deployed].choice
             bar.update(index + 1, {"loss": own.losses[own.deployed]})
@@ -158,66 +166,82 @@ def _choice(drawn: Mapping[str, Any]) -> Choice:
     return Choice(tuple(sorted(drawn.get("exemplars", ()))), **single)
 
 
-def _num_items(
+def _read(
+    space: Space,
+    config: TrainConfig,
+    packs: Packs,
+    index: int,
+    choices: Sequence[Choice],
+    trained: float,
+    counter: BudgetCounter,
+) -> np.ndarray:
+    """Nats of gold answers, float ``[harness, item]``, of as many validation items as
+    half of the ``trained`` tokens pay for; read as random search reads them, which
+    compiles nothing more."""
+    chunk, total = config.search.chunk, int(packs.num_packs[index])
+    at_once = min(config.evaluation.validation_packs, packs.items.shape[1])
+    padded = [*choices, *[choices[-1]] * (-len(choices) % chunk)]
+    left, columns = _SHARE * trained, []
+    for first in range(0, total, at_once):
+        places = np.arange(first, first + at_once)
+        within = places < total
+        places = np.where(within, places, first)
+        cost = sum(
+            len(space.prefix_tokens(one))
+            + int(packs.num_tokens[index, one.template][places[within]].sum())
+            for one in choices
+        )
+        left -= cost
+        if left < 0 and columns:
+            break
+        read = jnp.asarray(places, jnp.int32)
+        out = [
+            read_packs(
+                space.model.decoder,
+                space.table,
+                packs,
+                batch_of(padded[at : at + chunk], index, read),
+                width=space.width,
+                chunk=chunk,
+                implementation=space.implementation,
+            )
+            for at in range(0, len(padded), chunk)
+        ]
+        nats, real = (
+            np.concatenate([np.asarray(getattr(part, name)) for part in out])
+            for name in ("nats", "real")
+        )
+        real = real[0] & within[:, None]
+        columns.append(nats[: len(choices), real])
+        counter.add(lm_calls=len(choices) * int(real.sum()), token_forwards=cost)
+    return np.concatenate(columns, axis=1).astype(float)
+
+
+def _graded(
     space: Space,
     config: TrainConfig,
     fitted: Fitted,
     task: Task,
-    found: Sequence[Finalist],
-    trained: float,
-) -> int:
-    """How many items all finalists can read, or answer, for about half of what training
-    spent: ``trained`` tokens on the likelihoods of a task; on episodes as its rows say,
-    whose texts may have been written once for several."""
-    if space.harness.policy_slots:
-        rows = [row for row in fitted.trace if task.name in row.get("tokens", {})]
-        if not rows:
-            return _LEAST
-        episodes = config.episodes
+    choices: Sequence[Choice],
+    writer: Writer,
+    counter: BudgetCounter,
+) -> np.ndarray:
+    """Losses of graded episodes, float ``[harness, item]``, on as many validation items
+    as about half of what training's episodes cost pays for, 8 at least."""
+    episodes, num = config.episodes, _LEAST
+    rows = [row for row in fitted.trace if task.name in row.get("tokens", {})]
+    if rows:
         spent = sum(
             row["tokens"][task.name] * len(row["drawn"][task.name]) for row in rows
         )
         spent *= episodes.items * episodes.samples
-        each = rows[-1]["tokens"][task.name] * len(found)
-        return max(_LEAST, int(_SHARE * spent / max(each, 1)))
-    left = _SHARE * trained
-    left -= sum(len(space.prefix_tokens(one.choice)) for one in found)
-    shown = [space.harness.parts(one.choice)[0] for one in found]
-    items = task.validation[: config.evaluation.validation_items]
-    for num, item in enumerate(items):
-        answer = len(space.renderer.answer(item.answer))
-        left -= sum(
-            len(space.renderer.question(template, item.question)) + answer
-            for template in shown
-        )
-        if left < 0:
-            return max(_LEAST, num)
-    return len(items)
-
-
-def _losses(
-    space: Space,
-    config: TrainConfig,
-    task: Task,
-    choices: Sequence[Choice],
-    items: Sequence[Item],
-    writer: Writer,
-    *,
-    counter: BudgetCounter,
-) -> np.ndarray:
-    """float ``[harness, item]``: of graded episodes where there are policies, else nats
-    of the gold answer."""
-    if not space.harness.policy_slots:
-        scores = score_harnesses(
-            space, task, choices, items, generate=False, counter=counter
-        )
-        return scores.nats
-    episodes = config.episodes
+        each = rows[-1]["tokens"][task.name] * len(choices)
+        num = max(num, int(_SHARE * spent / max(each, 1)))
     grades = grade_harnesses(
         space,
         task,
         choices,
-        items,
+        task.validation[: min(num, config.evaluation.validation_items)],
         writer,
         counter=counter,
         sampling=Sampling(1, episodes.temperature, config.seed),

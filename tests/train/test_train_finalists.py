@@ -11,7 +11,6 @@ from components.templates import Template
 from metaharness.harness.scoring import score_harnesses
 from metaharness.harness.slots import Choice
 from metaharness.runlog.budget import BudgetCounter
-from metaharness.train import finalists as module
 from metaharness.train.attribution import seed_choice
 from metaharness.train.deploy import mode_choices
 from metaharness.train.finalists import (
@@ -137,10 +136,11 @@ def test_exemplars_that_are_not_shown_make_no_other_finalist(ran):
     assert found == [Choice((0, 1), 1), seed_choice(space, 0), shown]
 
 
-def test_half_of_what_training_spent_pays_for_the_items(
-    space, config, ran, monkeypatch
-):
-    monkeypatch.setattr(module, "_LEAST", 2)
+def test_half_of_what_training_spent_pays_for_the_items(space, config, ran):
+    evaluation = dataclasses.replace(
+        config.evaluation, validation_items=8, validation_packs=1
+    )
+    config = dataclasses.replace(config, evaluation=evaluation)
 
     def run(tokens):
         counter = BudgetCounter()
@@ -148,16 +148,17 @@ def test_half_of_what_training_spent_pays_for_the_items(
             counter.add(token_forwards=tokens)
         settled = settle_finalists(space, config, ran.first, None, counter=counter)
         items = [own.num_items for own in settled.standing.values()]
-        return counter.counts(DEPLOYMENT).token_forwards, items
+        spent = counter.counts(DEPLOYMENT)
+        finalists = [len(own.finalists) for own in settled.standing.values()]
+        assert spent.lm_calls == np.dot(items, finalists)
+        return spent.token_forwards, items
 
     (whole, every), (least, few) = run(10**6), run(1)
-    assert every == [4, 4] and few == [2, 2] and least < whole
-    costs = [run(tokens)[0] for tokens in range(2 * least, 3 * whole, whole // 5)]
+    assert every == [8, 8] and max(few) < 8 and least < whole
+    tried = range(2 * least, 3 * whole, whole // 5)
+    costs = [run(tokens)[0] for tokens in tried]
     assert costs == sorted(costs) and costs[0] == least and costs[-1] == whole
-    assert any(least < cost < whole for cost in costs)
-    for tokens, cost in zip(
-        range(2 * least, 3 * whole, whole // 5), costs, strict=True
-    ):
+    for tokens, cost in zip(tried, costs, strict=True):
         assert cost <= tokens / 2
 
 
