@@ -169,7 +169,7 @@ def test_an_excluded_key_with_a_huge_score_does_no_harm():
     assert jnp.isfinite(slope).all()
 
 
-@pytest.mark.parametrize("times", [2, 3, 4, 7])
+@pytest.mark.parametrize("times", [3, 4])
 def test_queries_in_turns_give_what_all_at_once_give(monkeypatch, times):
     query, keys, values, mask, shared = inputs(times=times)
     weights = spread([1, 0, 0.3, 0.3, 0.9, 1, 0.05])

@@ -117,14 +117,14 @@ def test_the_harnesses_depend_on_the_seed_and_not_on_the_budget(try_random):
 @pytest.mark.parametrize("calls", [0, 1])
 def test_ctrl_c_keeps_what_was_tried(try_random, monkeypatch, calls):
     left = itertools.count(calls, -1)
-    real = baselines._batch
+    real = baselines.batch_of
 
     def breaking(*arguments):
         if next(left) == 0:
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(baselines, "_batch", breaking)
+    monkeypatch.setattr(baselines, "batch_of", breaking)
     if calls == 0:  # nothing to keep
         with pytest.raises(KeyboardInterrupt):
             try_random(4001)
