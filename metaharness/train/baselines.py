@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from metaharness import keys
 from metaharness.harness.call_cache import CallCache
@@ -234,11 +235,18 @@ def _affordable(
 ) -> int:
     """How many of the drawn harnesses, in order, the tokens left pay for."""
     for number, choice in enumerate(drawn):
-        left -= len(space.prefix_tokens(choice))
-        left -= int(packs.num_tokens[task, choice.template][read].sum())
+        left -= tokens_read(space, packs, read, task, choice)
         if left < 0:
             return number
     return len(drawn)
+
+
+def tokens_read(
+    space: Space, packs: Packs, read: ArrayLike, task: int, choice: Choice
+) -> int:
+    """Tokens of a harness that reads the packs of these places, padding apart."""
+    own = int(packs.num_tokens[task, choice.template][read].sum())
+    return len(space.prefix_tokens(choice)) + own
 
 
 def batch_of(drawn: Sequence[Choice], task: int, read: jax.Array) -> Batch:

@@ -27,7 +27,7 @@ from metaharness.runlog.budget import BudgetCounter
 from metaharness.runlog.progress import Progress
 from metaharness.tasks.task import Task
 from metaharness.train.attribution import seed_choice
-from metaharness.train.baselines import batch_of, read_packs
+from metaharness.train.baselines import batch_of, read_packs, tokens_read
 from metaharness.train.config import TrainConfig
 from metaharness.train.fitted import Finalist, Fitted, Standing
 from metaharness.train.loop import PHASE
@@ -187,9 +187,7 @@ def _read(
         within = places < total
         places = np.where(within, places, first)
         cost = sum(
-            len(space.prefix_tokens(one))
-            + int(packs.num_tokens[index, one.template][places[within]].sum())
-            for one in choices
+            tokens_read(space, packs, places[within], index, one) for one in choices
         )
         left -= cost
         if left < 0 and columns:

@@ -26,8 +26,8 @@ def update_row(
 ) -> dict[str, Any]:
     """Losses by task, tokens, metrics of the exemplars' estimator, probabilities; of
     episodes also their reward, tokens, attempts and tool calls, means over the draw,
-    and the metrics of the policies' estimators; where
-    real harnesses were drawn for phi, each with its loss."""
+    and the metrics of the policies' estimators; where real harnesses were drawn for
+    phi, each with its loss."""
     names = [task.name for task in space.tasks]
 
     def by_task(values) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """A batch too large for a GPU's memory; what writing needs of it."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -9,8 +10,8 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 from needs_gpu import MARKS
+from tiny_space import CONFIG
 
-from metaharness.model.config import DecoderConfig
 from metaharness.model.decoder import random_decoder
 from metaharness.model.writing import jitted_advance, jitted_start
 
@@ -20,7 +21,6 @@ import json, warnings
 from metaharness.model.complete import Completer
 from metaharness.model.load import load_model
 from metaharness.model.request import Request
-from metaharness.model.writing import jitted_advance, jitted_start
 model = load_model("smollm2-135m", dtype="bfloat16")
 def ids(text):
     return tuple(model.tokenizer.encode(text))
@@ -60,7 +60,16 @@ def test_a_batch_too_large_for_the_memory_is_halved():
 
 def test_writing_copies_no_cache():
     """A cache in another order than its products want was copied whole, twice."""
-    decoder = random_decoder(jax.random.key(0), small_config(), jnp.bfloat16)
+    config = dataclasses.replace(
+        CONFIG,
+        hidden_size=256,
+        intermediate_size=512,
+        num_layers=8,
+        num_heads=14,
+        head_dim=64,
+        max_positions=2048,
+    )
+    decoder = random_decoder(jax.random.key(0), config, jnp.bfloat16)
     groups, rows, width, room = 4, 64, 128, 384
     asked = (
         jnp.ones((groups, 64), jnp.int32),
@@ -78,17 +87,3 @@ def test_writing_copies_no_cache():
     memory = lowered.compile().memory_analysis()
     cache = sum(x.size * x.dtype.itemsize for x in decoding.cache)
     assert memory.temp_size_in_bytes < cache / 2
-
-
-def small_config() -> DecoderConfig:
-    return DecoderConfig(
-        architecture="llama",
-        vocab_size=1024,
-        hidden_size=256,
-        intermediate_size=512,
-        num_layers=8,
-        num_heads=14,
-        num_kv_heads=2,
-        head_dim=64,
-        max_positions=2048,
-    )
